@@ -588,11 +588,15 @@ ULPS = {
     **{"atanh": (3, 2), "pow": (4, 2), "erf": (2, 2), "erfc": (4, 5), "lgamma": (6, 4), "tgamma": (11, 10)},
     **{"gamma": (11, 10), "hypot": (3, 2), "cbrt": (1, 1), "rcbrt": (1, 1), "rsqrt": (2, 1), "sinpi": (1, 2)},
     **{"cospi": (1, 2), "sincos": (2, 2), "powi": (4, 2)},
+    **{"erfinv": (2, 5), "erfcinv": (4, 6), "erfcx": (4, 4), "normcdfinv": (5, 8), "sincospi": (2, 2)},
+    # What CUDA states of Bessel functions is relative up to |x| = 8, and absolute beyond (below).
+    **{name: (9, 7) for name in ("j0", "j1", "jn", "y0", "y1", "yn")},
     # 0.5·erfc(-x/√2): rounding the argument costs x² half-ulps on top, here 4²
     "normcdf": (5 + 16, 5 + 16),
 }
 # Python's lgamma is right to 1e-15 absolutely where it nearly vanishes; sin(π·x) of an exact multiple is not quite 0.
-ABSOLUTE = {"lgamma": 1e-14, "sinpi": 1e-15, "cospi": 1e-15, "sincos": 0.0}
+ABSOLUTE = {"lgamma": 1e-14, "sinpi": 1e-15, "cospi": 1e-15, "sincos": 0.0, "sincospi": 1e-15}
+BESSEL = {"float32": 3e-6, "float64": 5e-12}  # absolutely, CUDA's; near a zero of the function it is far more than ulps
 
 MATH_UNARY = ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh"]
 MATH_UNARY += ["asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc"]
@@ -706,6 +710,8 @@ def libdevice_tables():
             bound = FAST[name]
         elif base in ULPS:
             bound = (ULPS[base]["float32" not in takes], ABSOLUTE.get(base, 0.0))
+            if base in ("j0", "j1", "jn", "y0", "y1", "yn"):
+                bound = bound[0], BESSEL[takes[-1]]
         call = f"cuda.libdevice.{name}({'abs(x)' if '2u' in name else ', '.join('xyz'[: len(takes)])})"
         results = sum(parameter.is_ptr for parameter in parameters) + (returned != numba_types.void)
         rows = [call] if results == 1 else [f"{call}[{position}]" for position in range(results)]

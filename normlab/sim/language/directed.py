@@ -46,18 +46,20 @@ def directed(function: Callable[..., Any], exactly: Callable[..., Fraction], kin
         with np.errstate(all="ignore"):
             nearest = kind(function(*given))
         if not all(map(np.isfinite, given)):
-            return nearest
+            # Of finite x and y the product may overflow on its way to an infinite or NaN z, which decides alone.
+            finite = function is _multiply_add and np.isfinite(given[0]) and np.isfinite(given[1])
+            return given[2] if finite else nearest
         try:
             exact = exactly(*(Fraction(float(value)) for value in given))
         except (ZeroDivisionError, ValueError):  # x / 0, and the root of a negative number
             return nearest
         if exact:
             return rounded(exact, kind, direction)
-        # x − x is −0 when rounding down. A 0 that all operands make by their own signs keeps its sign.
-        cancelled = (
-            direction == DOWN and nearest == 0 and not np.signbit(nearest) and any(value != 0 for value in given)
-        )
-        return kind(-0.0) if cancelled and function in CANCEL else nearest
+        if direction == DOWN and function in TERMS:
+            # A sum of 0 is −0 when rounding down, unless both of its terms are +0.
+            terms = TERMS[function](*given)
+            return kind(0.0 if all(term == 0 and not np.signbit(term) for term in terms) else -0.0)
+        return nearest
 
     return call
 
@@ -74,7 +76,12 @@ def _multiply_add(x: Any, y: Any, z: Any) -> Any:
     return x * y + z
 
 
-CANCEL = (_add, _subtract, _multiply_add)
+# The two terms of each sum.
+TERMS: dict[Callable[..., Any], Callable[..., tuple]] = {
+    _add: lambda x, y: (x, y),
+    _subtract: lambda x, y: (x, -y),
+    _multiply_add: lambda x, y, z: (x * y, z),
+}
 
 
 def _root(x: Fraction, digits: int = 160) -> Fraction:

@@ -122,10 +122,19 @@ def _unsigned_meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> 
     return method
 
 
-for _word in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+for _word in ("add", "sub", "mul", "floordiv", "mod", "pow", "and", "or", "xor"):
     for _reflected in (False, True):
         _method = _unsigned_meeting(getattr(operator, f"__{_word}__"), _reflected)
         setattr(Unsigned64, f"__{'r' if _reflected else ''}{_word}__", _method)
+
+
+# A quotient is a float64, into which each integer is converted as it is: the unsigned one never becomes an int64.
+def _as_float(value: Any) -> Any:
+    return np.float64(value) if isinstance(value, (int, np.integer, np.bool_)) else value
+
+
+Unsigned64.__truediv__ = lambda self, other: np.float64(self) / _as_float(other)  # type: ignore[method-assign]
+Unsigned64.__rtruediv__ = lambda self, other: _as_float(other) / np.float64(self)  # type: ignore[method-assign]
 for _word in ("lt", "le", "gt", "ge", "eq", "ne"):
     _compare = getattr(operator, _word)
     setattr(Unsigned64, f"__{_word}__", lambda self, other, compare=_compare: compare(np.uint64(self), other))

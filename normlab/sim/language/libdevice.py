@@ -22,7 +22,7 @@ from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
 
 Function = Callable[..., Any]
 
-_int32, _int64 = INTEGER_CASTS["int32"], INTEGER_CASTS["int64"]
+_int16, _int32, _int64 = INTEGER_CASTS["int16"], INTEGER_CASTS["int32"], INTEGER_CASTS["int64"]
 
 
 def typed(function: Function, takes: Any, gives: Any = None) -> Function:
@@ -212,8 +212,8 @@ def _conversions() -> dict[str, Function]:
     # Through NumPy's own int32, because the cast gives a 64-bit integer that only remembers its width.
     table["int_as_float"] = lambda x: np.int32(_int32(x)).view(np.float32)
     table["double_as_longlong"] = typed(lambda x: x.view(np.int64), np.float64, _int64)
-    table["float2half_rn"] = lambda x: INTEGER_CASTS["int16"](int(np.float16(np.float32(x)).view(np.int16)))
-    table["half2float"] = lambda bits: np.float32(np.int16(INTEGER_CASTS["int16"](bits)).view(np.float16))
+    table["float2half_rn"] = lambda x: _int16(0x7FFF if x != x else int(np.float16(np.float32(x)).view(np.int16)))
+    table["half2float"] = lambda bits: np.float32(np.int16(_int16(bits)).view(np.float16))
     table["longlong_as_double"] = lambda x: np.int64(_int64(x)).view(np.float64)
     for name, test in (("isnan", np.isnan), ("isinf", np.isinf), ("signbit", np.signbit)):
         table[f"{name}f"] = typed(test, np.float32, _int32)

@@ -94,7 +94,7 @@ def jn(n: int, x: float) -> float:
     """Return the Bessel function of the first kind, by Bessel's integral."""
     if not math.isfinite(x):
         return 0.0 if math.isinf(x) else math.nan
-    if n < 0:  # as CUDA's
+    if n < 0 or (n > 1 and x == 0):  # as CUDA's, whose recurrence divides by x
         return math.nan
     if abs(x) > max(FAR, n * n):
         return _far_out(n, abs(x))[0] * (-1 if x < 0 and n % 2 else 1)
@@ -107,8 +107,10 @@ def yn(n: int, x: float) -> float:
     """Return the Bessel function of the second kind, by Schläfli's integral."""
     if x < 0 or n < 0 or math.isnan(x):
         return math.nan
-    if x == 0 or math.isinf(x):
-        return -math.inf if x == 0 else 0.0
+    if x == 0:  # as CUDA's, whose recurrence begins with n = 2
+        return math.inf if n > 1 and math.copysign(1, x) < 0 else -math.inf
+    if math.isinf(x):
+        return 0.0
     if x > max(FAR, n * n):
         return _far_out(n, x)[1]
     if x < NEAR:

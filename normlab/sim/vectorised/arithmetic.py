@@ -99,9 +99,6 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         return None
     if dtype.kind == "b" and operation in SHIFTS:
         return None
-    operands = {HOLDERS[one].kind, HOLDERS[other].kind}
-    if dtype.kind == "f" and "u" in operands and operands & {"i", "b"}:
-        return None  # the quotient of an int64 and a uint64: the unsigned one becomes an int64 first
     if dtype.kind in "iu" and any(HOLDERS[operand].kind not in "iub" for operand in (one, other)):
         return None  # a bit operation of floats
     return Rule(kind, dtype, UFUNCS[operation])

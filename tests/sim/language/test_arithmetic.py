@@ -18,7 +18,7 @@ from normlab.engine.compile.compiler import TypingError
 from normlab.sim import simulate
 from normlab.sim.language.arithmetic import floor_divide, modulo
 from normlab.sim.language.arrays import adopt
-from normlab.sim.language.integers import Unsigned64
+from normlab.sim.language.integers import INTEGER_CASTS, Unsigned64
 from normlab.sim.language.rewrite import Rewriter
 from normlab.sim.machine.api import Cuda
 from normlab.sim.machine.threads import Dim3
@@ -766,3 +766,11 @@ def test_every_name_of_numbas_fp16_that_the_simulator_has_is_one_and_the_common_
     assert {name for name in vars(LIBDEVICE) if not name.startswith("_")} <= set(dir(cuda.libdevice))
     stock = "hadd hsub hmul hdiv hfma hneg habs hsin hcos hlog hlog2 hlog10 hexp hexp2 hexp10 hsqrt hrsqrt hceil hfloor"
     assert set((stock + " hrcp htrunc hrint heq hne hge hgt hle hlt hmax hmin").split()) <= known
+
+
+@pytest.mark.parametrize("other", [3, np.int64(3), INTEGER_CASTS["int8"](3), np.bool_(True)], ids=repr)
+def test_a_quotient_takes_an_unsigned_integer_as_it_is(other):
+    """As the PTX does, cvt.rn.f64.u64: an int64 of the same bits would be negative."""
+    large = INTEGER_CASTS["uint64"](2**63 + 2**12)
+    assert large / other == (2**63 + 2**12) / int(other)
+    assert other / large == int(other) / (2**63 + 2**12)

@@ -59,6 +59,9 @@ def test_roots_are_rounded_in_their_direction(letter):
 
 @pytest.mark.parametrize(("call", "expected"), [
     (("fadd_rd", 1, -1), -0.0), (("fadd_ru", 1, -1), 0.0), (("fadd_rd", 0.0, 0.0), 0.0),
+    (("fadd_rd", 0.0, -0.0), -0.0),
+    (("fsub_rd", 0.0, 0.0), -0.0),
+    (("fma_ru", -1.7e308, -3.0, -math.inf), -math.inf), (("float2half_rn", math.nan), 32767),
     (("fadd_ru", -0.0, -0.0), -0.0),
     (("fmul_ru", 1e-45, 1e-45), 2.0**-149), (("fmul_rz", -1e-45, 1e-45), -0.0), (("fmul_ru", 1e38, 1e38), math.inf),
     (("fmul_rz", 1e38, 1e38), float(np.finfo(np.float32).max)), (("ddiv_ru", 1, 0), math.inf),
