@@ -108,6 +108,13 @@ def the_transpose_has_the_race_and_the_wavefronts_that_its_comments_say(names, f
     assert (folder / "transpose.html").stat().st_size > 10_000
 
 
+@checks("docs/see/simulator.md 1")
+def one_launch_is_vectorised_and_the_other_is_left_to_the_scheduler(names, folder, printed):
+    said = re.findall(r"# (the (?:vectorised|scheduler) .*)", PAGES["docs/see/simulator.md"])
+    assert [line.replace(str(folder), "…") for line in printed.splitlines()] == said
+    assert names["x"][0] == 2 + 32
+
+
 @checks("docs/see/sanitize.md 1")
 def the_sum_races_and_its_barrier_diverges(names, folder, printed):
     assert "race on shared partial[32]" in printed

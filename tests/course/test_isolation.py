@@ -169,7 +169,7 @@ def frames():
         frame = frame.f_back
 def search():
     for one in {search}:
-        assert type(one).__module__ == 'numpy', 'found ' + repr(one)
+        assert type(one).__module__.split('.')[0] == 'numpy', 'found ' + repr(one)
         if one.dtype == np.float64 and one.size and np.isclose(one.flat[0], 64 * 12345.0):
             raise AssertionError('found the truth')
 """
@@ -192,7 +192,8 @@ def test_right_answers_are_not_in_the_solution_s_process(search, start, monkeypa
         "    i = cuda.grid(1)\n    if i == 0:\n        search()\n    y[0, i] = x[0, i]\n"
     )
     gc.collect()
-    with process.Solution(source, "/nowhere/solution.py") as solution:
+    limits = process.Limits(seconds=60, altogether=60, patience=120)  # a process with PyTorch in it has many objects
+    with process.Solution(source, "/nowhere/solution.py", limits) as solution:
         if start == "fork":
             with pytest.raises(StoppedError, match="found"):
                 solution.run(case, "sanitize")

@@ -7,11 +7,10 @@ compute garbage.
 import ast
 import linecache
 from contextlib import suppress
-from itertools import islice
 from types import FrameType, TracebackType
 from typing import Any
 
-from normlab.sim.language.source import Line, parsing
+from normlab.sim.language.source import Line, parsing, position_of
 
 MACHINERY = "normlab.sim"  # frames of the simulator are never the place a reader looks for
 
@@ -77,11 +76,9 @@ def failing_array(error: BaseException) -> tuple[str, Any] | None:
     if traceback is None:
         return None
     frame = traceback.tb_frame
-    # An instruction has two bytes, and co_positions() has an entry for each instruction.
-    position = next(islice(frame.f_code.co_positions(), traceback.tb_lasti // 2, None), None)
-    if position is None or None in position or position[0] != position[1]:
+    line, last, start, end = position_of(frame.f_code, traceback.tb_lasti)
+    if line is None or line != last:
         return None
-    line, _, start, end = position
     # Column offsets count UTF-8 bytes, not characters: a kernel may name its variables in Greek.
     text = linecache.getline(frame.f_code.co_filename, line or 0).encode()[start:end].decode()
     # A part of a line need not parse by itself: then the error goes without a name.

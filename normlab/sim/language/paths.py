@@ -12,6 +12,7 @@ import sys
 from itertools import count
 from typing import Any
 
+from normlab.sim.language.source import position_of
 from normlab.sim.protocols import Block, Cuda
 
 KERNEL_MARK = "_simulated_int64"  # only kernels and device functions have this global (rewrite.py)
@@ -108,7 +109,7 @@ def calls_of(frame: Any) -> list[int]:
     while KERNEL_MARK in frame.f_globals:
         instruction = id(frame.f_code), frame.f_lasti
         if instruction not in _places:
-            position = list(frame.f_code.co_positions())[frame.f_lasti // 2]
+            position = position_of(frame.f_code, frame.f_lasti)
             _places[instruction] = _positions.setdefault((id(frame.f_code), position), next(_numbers))
         found.append(_places[instruction])
         frame = frame.f_back

@@ -9,6 +9,9 @@ from itertools import islice
 from types import CodeType
 from typing import Any
 
+Position = tuple[int | None, int | None, int | None, int | None]
+"""First line, last line, first byte of the first line, byte behind the last one of the last line."""
+NOWHERE: Position = (None, None, None, None)
 NO_SOURCE = "(source not available)"
 parsing = threading.RLock()
 """Held while a syntax tree is made or compiled: in two threads at once, CPython 3.11 raises SystemError."""
@@ -50,6 +53,12 @@ def file_name(file: str) -> str:
     return notebook_cell(file) or file.rsplit("/", 1)[-1]
 
 
+def position_of(code: CodeType, instruction: int) -> Position:
+    """Return where the instruction at byte offset `instruction` (a frame's `f_lasti`) stands in the source."""
+    # An instruction has two bytes, and co_positions() has one entry per instruction.
+    return next(islice(code.co_positions(), instruction // 2, None), NOWHERE)
+
+
 def line_of(code: CodeType, instruction: int) -> Line:
     """Return the source line of the instruction at byte offset `instruction` (a frame's `f_lasti`) of `code`."""
     return Line(code.co_filename, _number(code, instruction))
@@ -62,6 +71,4 @@ def _number(code: CodeType, instruction: int) -> int:
     The cache takes two code objects for one if they compare equal. They may come from two files, but then they have
     equal line numbers, too.
     """
-    # An instruction has two bytes, and co_positions() has one entry per instruction.
-    position = next(islice(code.co_positions(), instruction // 2, None), None)
-    return (position[0] if position else None) or code.co_firstlineno
+    return position_of(code, instruction)[0] or code.co_firstlineno

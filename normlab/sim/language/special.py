@@ -42,8 +42,10 @@ def erfcinv(y: float) -> float:
     """Return the x of which y is the complementary error function."""
     if not 0 < y < 2:
         return math.inf if y == 0 else -math.inf if y == 2 else math.nan
-    if y > 1:
-        return -erfcinv(2 - y) if y > 1.5 else erfinv(1 - y)
+    if y > 1.5:
+        return -erfcinv(2 - y)
+    if y >= 0.5:  # then 1 − y is exact, and its inverse has all digits where this one nearly vanishes
+        return erfinv(1 - y)
     x = -NormalDist().inv_cdf(y / 2) / math.sqrt(2) if y > 1e-300 else math.sqrt(-math.log(y))
     for _ in range(60):  # of the logarithm, which is nearly a parabola: erfc(x) itself may be too small for a float
         scaled = erfcx(x)
@@ -92,10 +94,10 @@ def _far_out(n: int, x: float) -> tuple[float, float]:
 
 def jn(n: int, x: float) -> float:
     """Return the Bessel function of the first kind, by Bessel's integral."""
-    if not math.isfinite(x):
-        return 0.0 if math.isinf(x) else math.nan
-    if n < 0 or (n > 1 and x == 0):  # as CUDA's, whose recurrence divides by x
+    if n < 0 or math.isnan(x) or (n > 1 and x == 0):  # as CUDA's, whose recurrence divides by x
         return math.nan
+    if math.isinf(x):
+        return 0.0
     if abs(x) > max(FAR, n * n):
         return _far_out(n, abs(x))[0] * (-1 if x < 0 and n % 2 else 1)
     nodes, weights = _nodes(_count(n, x))
@@ -116,8 +118,12 @@ def yn(n: int, x: float) -> float:
     if x < NEAR:
         if n == 0:
             return 2 / math.pi * (math.log(x) - math.log(2) + EULER)
-        logarithm = math.lgamma(n) + n * (math.log(2) - math.log(x))
-        return -math.exp(logarithm) / math.pi if logarithm < 709 else -math.inf
+        value = -2 / math.pi / x
+        for k in range(1, n):  # a product, because exp() of a large sum of logarithms loses digits
+            if math.isinf(value):
+                break
+            value *= 2 * k / x
+        return value
     nodes, weights = _nodes(_count(n, x))
     angles = math.pi * nodes
     first = weights @ np.sin(x * np.sin(angles) - n * angles)

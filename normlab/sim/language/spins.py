@@ -3,10 +3,9 @@
 import ast
 import linecache
 from functools import cache, lru_cache
-from itertools import islice
 from types import CodeType
 
-from normlab.sim.language.source import parsing
+from normlab.sim.language.source import parsing, position_of
 
 Position = tuple[int, int]  # line and column, in bytes, at which an expression begins
 IDLE = ("nanosleep", "threadfence", "threadfence_block", "threadfence_system", "syncwarp")
@@ -15,11 +14,9 @@ IDLE = ("nanosleep", "threadfence", "threadfence_block", "threadfence_system", "
 @cache
 def in_spin(code: CodeType, instruction: int) -> bool:
     """Return whether the instruction at byte offset `instruction` decides if a loop that only waits goes on."""
-    position = next(islice(code.co_positions(), instruction // 2, None), None)
-    if position is None:
-        return False
+    line, _, column, _ = position_of(code, instruction)
     source = "".join(linecache.getlines(code.co_filename))
-    return (position[0], position[2]) in _spins(source)
+    return (line, column) in _spins(source)
 
 
 @lru_cache(maxsize=64)

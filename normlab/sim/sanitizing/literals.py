@@ -3,10 +3,9 @@
 import ast
 import linecache
 from functools import cache
-from itertools import islice
 from types import CodeType
 
-from normlab.sim.language.source import parsing
+from normlab.sim.language.source import parsing, position_of
 
 
 @cache
@@ -15,11 +14,10 @@ def literal_indices(code: CodeType, instruction: int) -> frozenset[int]:
 
     That is any index written there as a number, as in `x[i, -1]` and `cuda.atomic.add(x, -1, value)`.
     """
-    position = next(islice(code.co_positions(), instruction // 2, None), None)
-    if position is None or None in position:
+    first, last, begin, end = position_of(code, instruction)
+    if first is None or last is None:
         return frozenset()
-    first, last, begin, end = position
-    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]  # type: ignore
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
     if not all(lines):
         return frozenset()
     lines[-1] = lines[-1][:end]  # before the first line is cut, which may be the last one, too

@@ -91,10 +91,6 @@ def _popc(value: Any, width: int) -> Any:
     return Vector(np.int64 if value.kind is int else value.kind, count)
 
 
-def _fma(a: Any, b: Any, c: Any, width: int) -> Any:
-    return lane_by_lane(fma, (a, b, c), width)
-
-
 # The scalar function, by identity → the function of all lanes, which takes the frame's width last.
 VECTORISED: dict[int, Callable] = {
     **{id(MATH[name]): _of_one(name, function) for name, function in ONE_ARGUMENT.items()},

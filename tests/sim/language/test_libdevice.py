@@ -104,9 +104,20 @@ def test_pairs_come_as_tuples():
     ("y0", (1.0,), 0.08825696421567697), ("y1", (0.01,), -63.67859628206064), ("yn", (2, 10.0), -0.005868082442208615),
     ("y0", (1e-30,), -44.04994022787435), ("yn", (2, 1e-9), -1.2732395447351628e18), ("y1", (1e-320,), -math.inf),
     ("y0", (0.0,), -math.inf), ("y1", (-1.0,), math.nan), ("y0", (1000.0,), 0.004715917977623586),
+    ("jn", (-3, math.inf), math.nan), ("jn", (3, -math.inf), 0.0), ("jn", (3, math.nan), math.nan),
 ])  # fmt: skip
 def test_special_functions(name, arguments, expected):
     np.testing.assert_allclose(getattr(LIBDEVICE, name)(*arguments), expected, rtol=2e-12, atol=1e-300)
     single = getattr(LIBDEVICE, f"{name}f")(*arguments)
     assert single.dtype == np.float32
     np.testing.assert_allclose(single, expected, rtol=3e-6)
+
+
+@pytest.mark.parametrize(("name", "arguments", "expected"), [
+    ("erfcinv", (0.9375899775174561,), 0.05536596310899695), ("erfcinv", (0.9996002446291297,), 0.0003542739880812941),
+    ("erfcinv", (1.25,), -0.22531205501217810), ("y1", (2.2250738585072014e-308,), -2.8611174857570283e307),
+    ("yn", (9, 2.220446049250313e-16), -5.0081644657573044e147),
+    ("yn", (8, 2.220446049250313e-16), -6.950224376241632e130),
+])  # fmt: skip
+def test_special_functions_have_all_digits_where_cuda_bounds_their_ulps(name, arguments, expected):
+    assert abs(getattr(LIBDEVICE, name)(*arguments) - expected) <= 6 * np.spacing(abs(expected))
