@@ -5,6 +5,7 @@ tables have all of libdevice's functions; those that round in a direction are in
 functions and their like in `special.py`.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
@@ -133,10 +134,23 @@ def _special_functions() -> dict[str, Function]:
     for suffix, kind in (("", np.float64), ("f", np.float32)):
         for name, function in (bessel | others).items():
             table[name + suffix] = lambda x, function=function, kind=kind: kind(function(float(kind(x))))
-        for name in ("jn", "yn"):
-            function = getattr(special, name)
-            table[name + suffix] = lambda n, x, function=function, kind=kind: kind(function(int(n), float(kind(x))))
+        table[f"jn{suffix}"] = lambda n, x, kind=kind: _jn(int(n), kind(x))
+        table[f"yn{suffix}"] = lambda n, x, kind=kind: _yn(int(n), kind(x))
     return table
+
+
+def _jn(n: int, x: Any) -> Any:
+    """Return the Bessel function of the first kind. CUDA's recurrence multiplies by 2 / x, which must not overflow."""
+    with np.errstate(over="ignore", divide="ignore"):
+        overflows = n > 1 and np.isinf(type(x)(2) / x)
+    return type(x)(math.nan if overflows else special.jn(n, float(x)))
+
+
+def _yn(n: int, x: Any) -> Any:
+    """Return the Bessel function of the second kind. CUDA's recurrence in double precision divides by -0.0, too."""
+    if isinstance(x, np.float64) and n > 1 and x == 0 and np.signbit(x):
+        return np.float64(math.inf)
+    return type(x)(special.yn(n, float(x)))
 
 
 def _parts_of_floats() -> dict[str, Function]:

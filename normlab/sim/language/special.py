@@ -94,10 +94,10 @@ def _far_out(n: int, x: float) -> tuple[float, float]:
 
 def jn(n: int, x: float) -> float:
     """Return the Bessel function of the first kind, by Bessel's integral."""
-    if n < 0 or math.isnan(x) or (n > 1 and x == 0):  # as CUDA's, whose recurrence divides by x
+    if n < 0 or math.isnan(x):  # CUDA's has no negative n
         return math.nan
-    if math.isinf(x):
-        return 0.0
+    if x == 0 or math.isinf(x):
+        return float(n == x == 0)
     if abs(x) > max(FAR, n * n):
         return _far_out(n, abs(x))[0] * (-1 if x < 0 and n % 2 else 1)
     nodes, weights = _nodes(_count(n, x))
@@ -109,8 +109,8 @@ def yn(n: int, x: float) -> float:
     """Return the Bessel function of the second kind, by Schläfli's integral."""
     if x < 0 or n < 0 or math.isnan(x):
         return math.nan
-    if x == 0:  # as CUDA's, whose recurrence begins with n = 2
-        return math.inf if n > 1 and math.copysign(1, x) < 0 else -math.inf
+    if x == 0:
+        return -math.inf
     if math.isinf(x):
         return 0.0
     if x > max(FAR, n * n):

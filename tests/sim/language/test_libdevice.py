@@ -104,6 +104,7 @@ def test_pairs_come_as_tuples():
     ("y0", (1.0,), 0.08825696421567697), ("y1", (0.01,), -63.67859628206064), ("yn", (2, 10.0), -0.005868082442208615),
     ("y0", (1e-30,), -44.04994022787435), ("yn", (2, 1e-9), -1.2732395447351628e18), ("y1", (1e-320,), -math.inf),
     ("y0", (0.0,), -math.inf), ("y1", (-1.0,), math.nan), ("y0", (1000.0,), 0.004715917977623586),
+    ("jn", (2, 0.0), math.nan), ("jn", (1, 0.0), 0.0), ("yn", (2, 0.0), -math.inf), ("yn", (1, -0.0), -math.inf),
     ("jn", (-3, math.inf), math.nan), ("jn", (3, -math.inf), 0.0), ("jn", (3, math.nan), math.nan),
 ])  # fmt: skip
 def test_special_functions(name, arguments, expected):
@@ -121,3 +122,11 @@ def test_special_functions(name, arguments, expected):
 ])  # fmt: skip
 def test_special_functions_have_all_digits_where_cuda_bounds_their_ulps(name, arguments, expected):
     assert abs(getattr(LIBDEVICE, name)(*arguments) - expected) <= 6 * np.spacing(abs(expected))
+
+
+def test_bessel_s_recurrence_near_zero_is_cudas():
+    assert (LIBDEVICE.yn(2, -0.0), LIBDEVICE.ynf(2, -0.0)) == (math.inf, -math.inf)  # measured
+    assert math.isnan(LIBDEVICE.jn(2, 1e-310))
+    assert not math.isnan(LIBDEVICE.jn(2, 1e-307))
+    assert math.isnan(LIBDEVICE.jnf(2, 1e-39))
+    assert LIBDEVICE.jn(1, 1e-310) < 1e-12
