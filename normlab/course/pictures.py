@@ -151,10 +151,6 @@ def _finish(axes: "Axes", title: str, notes: list[str], lines: float, columns: f
         side.set_visible(False)
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 # --- between barriers ------------------------------------------------------------------------------------------------
 
 
