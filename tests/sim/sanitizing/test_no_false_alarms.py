@@ -202,6 +202,58 @@ def test_a_lock_around_both_makes_any_order_right():
 
 
 @cuda.jit
+def one_at_a_time(locks, nested):
+    """Takes two locks, in one order in even blocks and in the other in odd ones; `nested`: holds both at once."""
+    first = cuda.blockIdx.x % 2
+    take(locks, first)
+    if not nested:
+        free(locks, first)
+    take(locks, 1 - first)
+    free(locks, 1 - first)
+    if nested:
+        free(locks, first)
+
+
+def test_locks_that_no_thread_holds_together_may_have_any_order():
+    assert sanitize(one_at_a_time)[4, 1](np.zeros(2, np.int32), False).ok
+    assert not sanitize(one_at_a_time)[4, 1](np.zeros(2, np.int32), True).ok
+
+
+@cuda.jit
+def both_orders_in_turn(locks, together):
+    """Takes two locks in both orders, one after the other; `together`: all blocks do."""
+    if cuda.blockIdx.x == 0 or together:
+        for first in range(2):
+            take(locks, first)
+            take(locks, 1 - first)
+            free(locks, 1 - first)
+            free(locks, first)
+
+
+def test_one_thread_alone_may_take_locks_in_any_order():
+    assert sanitize(both_orders_in_turn)[4, 1](np.zeros(2, np.int32), False).ok
+    assert not sanitize(both_orders_in_turn)[4, 1](np.zeros(2, np.int32), True).ok
+
+
+@cuda.jit
+def an_order_for_each_half(locks, apart):
+    """Block 0 takes lock 0 first, then block 1 takes lock 1 first; `apart`: with a barrier of the grid between them."""
+    for turn in range(2):
+        if cuda.blockIdx.x == turn:
+            take(locks, turn)
+            take(locks, 1 - turn)
+            free(locks, 1 - turn)
+            free(locks, turn)
+        if apart:
+            cuda.cg.this_grid().sync()
+
+
+def test_a_barrier_of_the_grid_keeps_the_orders_apart():
+    assert sanitize(an_order_for_each_half)[2, 1](np.zeros(2, np.int32), True).ok
+    assert not sanitize(an_order_for_each_half)[2, 1](np.zeros(2, np.int32), False).ok
+
+
+@cuda.jit
 def tried(locks, done):
     first = cuda.blockIdx.x % 2
     waiting = True
@@ -276,3 +328,25 @@ def loops_of_own_length(out):
 
 def test_loops_without_barriers_may_have_any_number_of_turns():
     assert sanitize(loops_of_own_length)[1, 96](np.zeros(96, np.int32)).findings == ()
+
+
+@cuda.jit(device=True)
+def halved(steps):
+    return steps // 2
+
+
+@cuda.jit
+def a_barrier_behind_a_loop(out):
+    thread = cuda.threadIdx.x
+    steps, turns = thread, 0
+    while steps:  # of another length for each thread; the call might have had a barrier inside
+        steps = halved(steps)
+        turns += 1
+    cuda.syncthreads()
+    out[thread] = turns
+
+
+def test_the_turns_of_a_loop_do_not_count_behind_it():
+    out = np.zeros(64, np.int32)
+    assert sanitize(a_barrier_behind_a_loop)[1, 64](out).findings == ()
+    assert out.tolist() == [thread.bit_length() for thread in range(64)]
