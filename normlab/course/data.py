@@ -37,16 +37,17 @@ EXCHANGED = (
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return float32 numbers of a kind: "counting" 1, 2, 3, …; "normal"; "offset" with mean 1000; or "equal".
+    """Return float32 numbers of a kind: "counting" 1, 2, 3, …; "normal"; "offset" with mean 1000; "far" with
+    mean 100,000; or "equal".
 
-    The numbers of the kinds "normal" and "offset" have a standard deviation of 1.
+    The numbers of the kinds "normal", "offset" and "far" have a standard deviation of 1.
     """
     if kind == "counting":
         return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
     if kind == "equal":
         return np.full(shape, 0.1, np.float32)
     drawn = rng.normal(size=shape)
-    return (drawn + 1000 if kind == "offset" else drawn).astype(np.float32)
+    return (drawn + {"offset": 1000, "far": 100_000}.get(kind, 0)).astype(np.float32)
 
 
 def nothing(*shape: int) -> np.ndarray:
