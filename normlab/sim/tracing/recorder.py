@@ -7,6 +7,7 @@ between two barriers.
 """
 
 import sys
+from ast import NodeTransformer
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -33,7 +34,7 @@ class Recorder(Observer):
     """Counts the requests, synchronisations and flows of one launch."""
 
     array_class: type[ObservedArray] = TracedArray
-    source_marks = PathMarks, AccessMarks
+    source_marks: tuple[type[NodeTransformer], ...] = PathMarks, AccessMarks
     paths: Paths  # these two from `attach` on
     tally: Tally
 

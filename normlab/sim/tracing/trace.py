@@ -10,6 +10,8 @@ from normlab.sim.tracing import tables
 from normlab.sim.tracing.comparison import Comparison
 from normlab.sim.tracing.counts import METRICS
 from normlab.sim.tracing.data import LineCounts, TraceData
+from normlab.sim.tracing.play import Latencies, Playback, Recording
+from normlab.sim.tracing.play.player import Player
 from normlab.sim.tracing.recorder import Recorder
 from normlab.sim.tracing.request import Request
 
@@ -23,6 +25,8 @@ def trace(
     keep: Collection[int] | int = (),
     cluster: int = 1,
     check: bool = False,
+    play: int | tuple[int, ...] | None = None,
+    watch: Collection[str] | str | None = None,
 ) -> Launchable:
     """Return `kernel` as something to launch under observation: `trace(kernel)[grid, block](*arguments)` is a `Trace`.
 
@@ -30,8 +34,13 @@ def trace(
     `simulate`. `keep`: one or several line numbers of the kernel's source. The trace keeps every request of these
     lines; of each other line it keeps only the first and the costliest request. `Trace.requests` returns those kept.
 
+    `play`: the number or the index of a block. The trace records the block statement by statement, and `Trace.play`
+    shows it. `watch`: the names of the variables whose values it records; None: all that are numbers.
+
     Raises what `simulate` raises; TypeError for a `keep` of other than ints; ValueError for a line number below 1. It
     also raises ValueError, after the launch, for a line that is not in the kernel and at which nothing was counted.
+    For a `play` or `watch` that is of another kind it raises TypeError, before the launch, and ValueError for a block
+    or a variable that is not there.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -46,13 +55,13 @@ def trace(
     lines = _line_numbers(keep)
 
     def start(launch: Launch, arguments: tuple) -> Trace:
-        recorder = Recorder(lines)
+        recorder = Recorder(lines) if play is None else Player(lines, launch, play, watch)
         launch.run(arguments, recorder)
         # What the log still holds when the launch ends is complete: no thread is between two accesses any more.
         recorder.count()
         # Afterwards, because lines of called functions are known only when they have run.
         _check_kept(lines, launch, recorder)
-        return Trace(launch, recorder)
+        return Trace(launch, recorder, recorder.recording(launch) if isinstance(recorder, Player) else None)
 
     return Launchable("trace", kernel, schedule, cluster, start, check)
 
@@ -87,6 +96,23 @@ class Trace(TraceData):
 
     matplotlib and the report are imported only by the methods that need them.
     """
+
+    def __init__(self, launch: Launch, recorder: Recorder, recording: Recording | None = None):
+        """Copy the counts of `recorder` after `launch`, and keep what was recorded to be played."""
+        super().__init__(launch, recorder)
+        self._recording = recording
+
+    def play(self, latencies: Latencies | None = None) -> Playback:
+        """Return the recorded block's time: a notebook shows it as a page with a slider, `save` writes the page.
+
+        `latencies`: in cycles, for the view that says how many warps hide them; None: the defaults of `Latencies`.
+        Raises ValueError if the trace has recorded nothing.
+        """
+        if self._recording is None:
+            raise ValueError(f"nothing was recorded to play: trace({self.kernel}, play=0) records block 0")
+        if not self._recording.steps:
+            raise ValueError(f"nothing was recorded to play: the source of {self.kernel!r} cannot be read")
+        return Playback(self._recording, latencies or Latencies())
 
     def compare(self, other: "Trace", labels: tuple[str, str] | None = None) -> Comparison:
         """Return the metrics of two traces side by side; the result prints as a table, in a notebook too.

@@ -75,7 +75,7 @@ def page(trace: TraceData) -> str:
     return templates.get_template("page.html.j2").render(
         trace=trace,
         title=title(trace),
-        sections=sections(trace),
+        sections=sections(trace.file, trace.first_line, (row.line for row in trace.by_line())),
         columns={
             name: column.meaning for name, column in COLUMNS.items() if any(cost[name] for cost in costs.values())
         },

@@ -1,16 +1,16 @@
-"""Collect the source of a launch for the report: every function with an active line, with coloured syntax."""
+"""Collect the source of a launch for a page: every function with an active line, with coloured syntax."""
 
 import ast
 import io
 import keyword
 import linecache
 import tokenize
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 from normlab.sim.language.source import NO_SOURCE, Line, file_name, parsing
-from normlab.sim.tracing.data import TraceData
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,14 @@ class Section:
         return path if linecache.getlines(self.file) else f"{path} {NO_SOURCE}"
 
 
-def sections(trace: TraceData) -> list[Section]:
-    """Return the kernel, then the other functions with active lines, by file and line.
-
-    A line is active if it accessed memory or synchronised.
-    """
-    # The kernel's first line counts as active, so that its source is shown even if nothing happened in it.
-    active: dict[str, list[int]] = {trace.file: [trace.first_line]}
-    for row in trace.by_line():
-        active.setdefault(row.line.file, []).append(row.line.number)
+def sections(kernel_file: str, first_line: int, lines: Iterable[Line]) -> list[Section]:
+    """Return the kernel that begins at `first_line`, then the other functions around `lines`, by file and line."""
+    # The kernel's first line is among them, so that its source is shown even if nothing happened in it.
+    active: dict[str, set[int]] = {kernel_file: {first_line}}
+    for line in lines:
+        active.setdefault(line.file, set()).add(line.number)
     found = [
-        (first == trace.first_line and file == trace.file, Section(file, _lines(file, first, last)))
+        (first == first_line and file == kernel_file, Section(file, _lines(file, first, last)))
         for file, numbers in active.items()
         for first, last in _functions(file, numbers)
     ]
@@ -47,7 +44,7 @@ def sections(trace: TraceData) -> list[Section]:
     ]
 
 
-def _functions(file: str, numbers: list[int]) -> list[tuple[int, int]]:
+def _functions(file: str, numbers: set[int]) -> list[tuple[int, int]]:
     """Return the first and last line of the innermost function around each of `numbers`."""
     try:
         with parsing:

@@ -1,0 +1,148 @@
+"""Join the threads' tracks to the steps of their warps, as a GPU would execute them.
+
+The simulator runs one lane after another, each to its next stop. Here the warps of the block take turns, one step each,
+in lockstep: of the lanes that do not wait, those run that are the furthest behind, and all of them that stand at the
+same place of their run take part. The values are those of the run. So two warps that pass values to each other without
+a barrier may do so in another order than is shown.
+"""
+
+from collections import Counter, defaultdict
+
+from normlab.sim.tracing.play.data import Meeting, Standing, Step, Value
+from normlab.sim.tracing.play.track import Event, Track
+from normlab.sim.tracing.request import Request
+from normlab.sim.tracing.sites import Site
+
+
+class Lane:
+    """A lane on its way through its events."""
+
+    def __init__(self, number: int, track: Track):
+        """Stand before the first event."""
+        self.number, self._track = number, track
+        self._next = 0
+        self.waits: int | None = None  # the meeting that it stands at
+
+    @property
+    def event(self) -> Event:
+        """The next event."""
+        return self._track.events[self._next]
+
+    @property
+    def returned(self) -> bool:
+        """Whether the lane has come to its end."""
+        return not self._track.cut and self._next == len(self._track.events)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lane goes on after its last recorded event."""
+        return self._track.cut and self._next == len(self._track.events)
+
+    def go_on(self) -> None:
+        """Go to the next event."""
+        self.waits, self._next = None, self._next + 1
+
+
+def replay(warps: list[list[Track]], meetings: list[Meeting], sites: list[Site], block: tuple) -> list[Step]:
+    """Return the steps of a block: its tracks by warp and lane. They end where the first cut track does."""
+    lanes = [[Lane(number, track) for number, track in enumerate(tracks)] for tracks in warps]
+    standing = [Standing() for _ in warps]
+    arrived: defaultdict[int, list[Lane]] = defaultdict(list)
+    steps: list[Step] = []
+    while True:
+        before = len(steps)
+        for warp, all_lanes in enumerate(lanes):
+            ready = [lane for lane in all_lanes if lane.waits is None and not lane.returned]
+            if not ready:
+                continue
+            if any(lane.lost for lane in ready):
+                return steps
+            behind = min(lane.event.at for lane in ready)
+            active = [lane for lane in ready if lane.event.at == behind]
+            events = {lane.number: lane.event for lane in active}
+            line = active[0].event.line
+            met = _meet(active, meetings, arrived)
+            for number, others in enumerate(lanes):
+                if standing[number].meetings:
+                    standing[number] = _stands(standing[number], others)
+            standing[warp] = _stands(Standing(line, tuple(events)), all_lanes)
+            first = next((event.meeting for event in events.values() if event.meeting is not None), None)
+            steps.append(
+                Step(
+                    warp,
+                    line,
+                    tuple(events),
+                    requests(events, sites, block, warp),
+                    first,
+                    _changes(events),
+                    tuple(standing),
+                    met,
+                )
+            )
+        if len(steps) == before:
+            return steps
+
+
+def _meet(active: list[Lane], meetings: list[Meeting], arrived: dict[int, list[Lane]]) -> dict[int, int]:
+    """Let lanes arrive at their meetings, and all others go on; return how many threads stand at each meeting."""
+    count = {}
+    for lane in active:
+        meeting = lane.event.meeting
+        if meeting is None:
+            lane.go_on()
+        else:
+            lane.waits = meeting
+            arrived[meeting].append(lane)
+            count[meeting] = len(arrived[meeting])
+    for meeting, there in count.items():
+        if there == meetings[meeting].threads:
+            for lane in arrived.pop(meeting):
+                lane.go_on()
+    return count
+
+
+def _stands(before: Standing, lanes: list[Lane]) -> Standing:
+    waiting = [lane for lane in lanes if lane.waits is not None]
+    return Standing(
+        before.line,
+        before.active,
+        tuple(lane.number for lane in waiting),
+        tuple(lane.number for lane in lanes if lane.returned),
+        tuple(sorted({lane.waits for lane in waiting if lane.waits is not None})),
+    )
+
+
+def requests(events: dict[int, Event], sites: list[Site], block: tuple, warp: int) -> tuple[Request, ...]:
+    """Return the requests of lanes that execute together: for each instruction the lanes that came to it."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (site, how often before) → (lane, address)
+    for lane, event in events.items():
+        visits: Counter[int] = Counter()
+        for number, address in event.accesses:
+            found.setdefault((number, visits[number]), []).append((lane, address))
+            visits[number] += 1
+    made = []
+    for (number, _), accesses in found.items():
+        site = sites[number]
+        made.append(
+            Request(
+                site.line,
+                site.operation,
+                site.heat.space,
+                site.heat.name,
+                site.size * site.parts,
+                site.origin,
+                block,
+                warp,
+                tuple(lane for lane, _ in accesses),
+                tuple(address for _, address in accesses),
+            )
+        )
+    return tuple(made)
+
+
+def _changes(events: dict[int, Event]) -> dict[str, dict[int, Value]]:
+    found: dict[str, dict[int, Value]] = {}
+    for lane, event in events.items():
+        for name, value in event.changes.items():
+            found.setdefault(name, {})[lane] = value
+    return found
