@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import re
-import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,15 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from browsing import brightness, in_browser, look, press, script
 from numba import cuda, float32
 
 from normlab.kernels.forward.step_3_apex import build
 from normlab.sim.tracing import METRICS, trace
 from normlab.sim.tracing.pictures.arrows import tree
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
 NASTY = """
 from numba import cuda, float32
 
@@ -277,26 +274,6 @@ def test_a_notebook_shows_short_heads_with_the_full_names_as_tooltips():
 
 # --- the browser -----------------------------------------------------------------------------------------------------
 
-in_browser = pytest.mark.skipif(
-    not (BROWSER and DRIVER),
-    reason="the report is looked at in a real browser: apt-get install chromium chromium-driver",
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """A headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason='pip install -e ".[test]" brings selenium')
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in [*FLAGS.split(), "disable-component-update", "disable-sync"]:
-        options.add_argument(f"--{flag}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, nasty_trace):
@@ -306,26 +283,6 @@ def pages(tmp_path_factory, nasty_trace):
         "apex": traced_apex(2, 300).save(folder / "apex.html"),
         "nasty": nasty_trace.save(folder / "nasty.html"),
     }
-
-
-def look(browser, page, width=1280, height=800, theme="light", media="screen"):
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": theme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-    browser.get(page.as_uri())
-
-
-def press(browser, *keys):
-    from selenium.webdriver import ActionChains
-    from selenium.webdriver.common.keys import Keys
-
-    for key in keys:
-        ActionChains(browser, duration=0).send_keys(getattr(Keys, key, key)).perform()
-
-
-def script(browser, expression):
-    return browser.execute_script(f"return {expression}")
 
 
 def marks(browser, selector):
@@ -448,10 +405,7 @@ def test_the_page_fits_its_window_by_day_and_by_night(browser, pages, width, hei
     picture = script(browser, "document.querySelector('.map svg[role=img]').getBoundingClientRect().toJSON()")
     assert details["left"] <= picture["left"]
     assert picture["right"] <= details["right"]
-    light = [
-        sum(map(int, re.findall(r"\d+", script(browser, f"getComputedStyle(document.body).{what}"))[:3]))
-        for what in ("color", "backgroundColor")
-    ]
+    light = brightness(browser)
     assert abs(light[0] - light[1]) > 450
     assert (light[0] < light[1]) is (theme == "light")
 

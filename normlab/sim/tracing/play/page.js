@@ -50,7 +50,7 @@ function advance() {
   if (meeting < 0) return;
   const there = (state.arrived.get(meeting) ?? 0) + bits(active).length;
   state.arrived.set(meeting, there);
-  warp.waits.set(meeting, (warp.waits.get(meeting) ?? 0) | active);
+  warp.waits.set(meeting, ((warp.waits.get(meeting) ?? 0) | active) >>> 0);
   if (there === data.meetings[meeting][1]) for (const one of state.warps) one.waits.delete(meeting);
 }
 

@@ -74,10 +74,11 @@ class Track:
 
     def here(self, frame: FrameType) -> Event:
         """Return the event of the statement at which `frame` stands, to note an access or a meeting in it."""
-        self._note_values()
-        if not self._enter(frame) and self.events[-1].meeting is None:
+        if self._calls and self._calls[-1].frame is frame and self.events[-1].meeting is None:
             return self.events[-1]
         # After a call or a meeting within the statement the rest of it is another event.
+        self._note_values()
+        self._enter(frame)
         return self._begin((*self._calls[-1].at, WITHIN + frame.f_lasti), frame)
 
     def end(self) -> None:
@@ -93,10 +94,10 @@ class Track:
             self.cut = True
         return event
 
-    def _enter(self, frame: FrameType) -> bool:
-        """Make `frame` the innermost call; return whether it was not."""
+    def _enter(self, frame: FrameType) -> None:
+        """Make `frame` the innermost call."""
         if self._calls and self._calls[-1].frame is frame:
-            return False
+            return
         around = set()
         outer: FrameType | None = frame
         while outer is not None:
@@ -109,7 +110,6 @@ class Track:
         elif self._calls[-1].frame is not frame:
             caller = self._calls[-1]
             self._calls.append(Call(frame, (*caller.at, WITHIN + caller.frame.f_lasti)))
-        return True
 
     def _note_values(self, later: tuple[str, ...] = ()) -> None:
         """Note in the last event which variables, other than those `later`, have changed since the event before it."""
