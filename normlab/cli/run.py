@@ -28,6 +28,12 @@ def run_script(
     trace: Annotated[
         bool, typer.Option("--trace", help="Count what the first launch of every kernel asks of memory, line by line.")
     ] = False,
+    play: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", show_default=False, help="With --trace: block 0 of each kernel as a page, step by step."
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", show_default=False, help="Write the report as JSON, too."),
@@ -57,9 +63,11 @@ def run_script(
 
     if json_file is not None and not (sanitize or trace):
         raise refused("run", "--json writes what --sanitize or --trace report: give one of them, too")
+    if play is not None and not trace:
+        raise refused("run", "--play writes what --trace follows: give that, too")
     if strict and not sanitize:
         raise refused("run", "--strict says what --sanitize counts as wrong: give that, too")
-    for option in ("--sanitize", "--strict", "--trace", "--no-check"):
+    for option in ("--sanitize", "--strict", "--trace", "--play", "--no-check"):
         if option in (args or []):
             typer.echo(
                 f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
@@ -70,7 +78,10 @@ def run_script(
         if json_file is not None:
             json_file = json_file.absolute()  # wherever the program goes
             json_file.write_text("")
-        code = run_program(script, args or [], sanitize, trace, json_file, check, strict)
+        if play is not None:
+            play = play.absolute()
+            play.write_text("")
+        code = run_program(script, args or [], sanitize, trace, json_file, check, strict, play)
     except OSError as error:
         raise refused("run", f"cannot open {error.filename}: {error.strerror}") from None
     raise typer.Exit(code)

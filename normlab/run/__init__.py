@@ -29,12 +29,13 @@ def run_program(
     json_file: Path | None = None,
     check: bool = True,
     strict: bool = False,
+    play: Path | None = None,
 ) -> int:
     """Run `script` as `python script arguments…` would, but with its kernels in the simulator, even if there is a GPU.
 
     sanitize, trace: watch every launch, and print a report per kernel on stderr when the interpreter exits; also write
     the report to `json_file`, if one is given. check: refuse the kernels that Numba does not compile. strict: stores of
-    one value by several threads count as something found, too.
+    one value by several threads count as something found, too. play: the page for the first block of each traced kernel.
 
     Return the program's exit code. The caller must exit with it. `numba.cuda` stays replaced until then, for threads
     that are still running and for the program's `atexit` functions. If the sanitizer found something, the process
@@ -48,7 +49,7 @@ def run_program(
     from normlab.run.program import execute
     from normlab.run.stand_in import replace_for_good
 
-    launcher = Launcher(sanitize, trace, check)
+    launcher = Launcher(sanitize, trace, check, play)
     replace_for_good(lambda: launcher)
     if sanitize or trace:
         atexit.register(_report, launcher, json_file, strict)
@@ -61,5 +62,7 @@ def _report(launcher: "Launcher", json_file: Path | None, strict: bool) -> None:
     if json_file is not None:
         json_file.write_text(json.dumps(launcher.as_dict(), indent=2), encoding="utf-8")
     print(launcher.report(), file=sys.stderr, flush=True)
+    for told in launcher.save_pages():
+        print(told, file=sys.stderr, flush=True)
     if launcher.found_something(strict):
         os._exit(1)  # an `atexit` function cannot change the interpreter's exit code in any other way

@@ -5,6 +5,7 @@ Only this file decides that. A watched program runs on after a finding: the repo
 
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -42,9 +43,12 @@ def arrays_in(values: Iterable[Any]) -> Iterator[np.ndarray]:
 class Launcher:
     """Runs the launches of one program one after another, even if several threads of the program launch."""
 
-    def __init__(self, sanitize: bool = False, trace: bool = False, check: bool = True):
-        """Prepare to run launches, under the sanitizer or the tracer if asked to; `check`: only what Numba compiles."""
-        self._sanitize, self._trace, self.checks = sanitize, trace, check
+    def __init__(self, sanitize: bool = False, trace: bool = False, check: bool = True, play: Path | None = None):
+        """Prepare to run launches, under the sanitizer or the tracer if asked to.
+
+        `check`: only what Numba compiles. `play`: the page for what the tracer records of each kernel's first block.
+        """
+        self._sanitize, self._trace, self.checks, self._play = sanitize, trace, check, play
         self._records: dict[CodeType, Record] = {}
         self._lock = threading.RLock()
 
@@ -74,7 +78,8 @@ class Launcher:
         before = [memory.copy() for memory in arrays_in(launch.values)] if traced and self._sanitize else []
         if traced:
             try:
-                record.first = sim.trace(launch.function).typed(launch.types)[launch.configuration](*launch.values)
+                traced_kernel = sim.trace(launch.function, play=None if self._play is None else 0).typed(launch.types)
+                record.first = traced_kernel[launch.configuration](*launch.values)
             except Exception as error:
                 record.first = error
                 if not self._sanitize:
@@ -113,6 +118,23 @@ class Launcher:
         if self._sanitize:
             head += f", {plural(found, 'finding', 'findings')}"
         return "\n\n".join([head, *map(str, self._records.values())])
+
+    def save_pages(self) -> Iterator[str]:
+        """Write the recorded kernels' pages, and yield for each what became of it.
+
+        One page goes to the given file. If there are several, each gets a number and its kernel's name.
+        """
+        traces = [record.first for record in self._records.values() if isinstance(record.first, sim.Trace)]
+        if self._play is None:
+            return
+        for number, one in enumerate(traces, start=1):
+            page = self._play
+            if len(traces) > 1:
+                page = page.with_name(f"{page.stem}-{number}-{one.kernel}{page.suffix}")
+            try:
+                yield f"wrote {one.play().save(page)}"
+            except (ValueError, OSError) as error:
+                yield f"normlab run: {one.kernel} has no page: {error}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as a dict that JSON can hold."""

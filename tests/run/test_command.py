@@ -73,6 +73,52 @@ def test_stores_of_one_value_are_told_and_fail_only_a_strict_run(tmp_path):
         assert "race of equal values on global found[0]" in done.stderr
 
 
+TWO_KERNELS = """
+from numba import cuda
+import numpy as np
+
+@cuda.jit
+def first(x):
+    i = cuda.grid(1)
+    x[i] = i
+
+@cuda.jit
+def second(x):
+    i = cuda.grid(1)
+    x[i] += 1
+
+x = cuda.to_device(np.zeros(64, np.float32))
+first[2, 32](x)
+first[2, 32](x)
+if len(__import__("sys").argv) > 1:
+    second[2, 32](x)
+"""
+
+
+def test_play_writes_a_page_for_each_kernel(tmp_path):
+    script, page = tmp_path / "kernels.py", tmp_path / "page.html"
+    script.write_text(TWO_KERNELS)
+    done = normlab_run("--trace", "--play", page, script)
+    assert done.returncode == 0, done.stderr
+    assert f"wrote {page}\n" in done.stderr
+    html = page.read_text()
+    assert "<title>first, block (0, 0, 0): step by step</title>" in html
+    assert f"<h2>{script}</h2>" in html
+    done = normlab_run("--trace", "--play", page, script, "both")
+    names = ["page-1-first.html", "page-2-second.html"]
+    assert [f"wrote {tmp_path / name}\n" in done.stderr for name in names] == [True, True]
+    assert "<title>second, " in (tmp_path / names[1]).read_text()
+
+
+def test_play_needs_trace_and_a_file_that_can_be_written(tmp_path):
+    done = CliRunner().invoke(app, ["run", "--play", "page.html", str(PROGRAMS / "exits.py")])
+    assert done.exit_code == 2
+    assert "--play writes what --trace follows: give that, too" in done.stderr
+    done = CliRunner().invoke(app, ["run", "--trace", "--play", str(tmp_path), str(PROGRAMS / "exits.py")])
+    assert done.exit_code == 2
+    assert f"cannot open {tmp_path}: Is a directory" in done.stderr
+
+
 REFUSED = """
 from numba import cuda
 import numpy as np
@@ -130,8 +176,8 @@ def test_options_behind_the_script_are_the_script_s(monkeypatch):
     assert (done.exit_code, done.output) == (0, "")
     done = CliRunner().invoke(app, ["run", "exits.py", "nothing", "--sanitize"])
     assert ran == [
-        ("matmul_shared.py", ["--help"], False, False, None, True, False),
-        ("exits.py", ["nothing", "--sanitize"], False, False, None, True, False),
+        ("matmul_shared.py", ["--help"], False, False, None, True, False, None),
+        ("exits.py", ["nothing", "--sanitize"], False, False, None, True, False, None),
     ]
     assert done.exit_code == 0
     assert done.stderr == (

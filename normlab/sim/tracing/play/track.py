@@ -66,11 +66,10 @@ class Track:
 
     def step(self, frame: FrameType, place: int, depth: int, sets: tuple[str, ...] | None) -> None:
         """Note that the thread comes to a statement of `frame`, or to the test of a loop, which `sets` variables."""
+        # `for` has set its variables already. They are left to its own event, and not noted in that before it.
         self._note_values(sets or ())
         self._enter(frame)
         self._begin(self._calls[-1].go(place, depth, sets is not None), frame)
-        if sets:  # `for` has set its variables already, and no other statement should seem to have done so
-            self._note_values()
 
     def here(self, frame: FrameType) -> Event:
         """Return the event of the statement at which `frame` stands, to note an access or a meeting in it."""
