@@ -115,6 +115,14 @@ def one_launch_is_vectorised_and_the_other_is_left_to_the_scheduler(names, folde
     assert names["x"][0] == 2 + 32
 
 
+@checks("docs/see/play.md 1")
+def a_warp_waits_at_the_barrier_as_the_comment_says(names, folder, printed):
+    np.testing.assert_array_equal(names["y"], names["x"][::-1])
+    assert "0 13 32 [32, 0]\n1 13 32 [0, 0]\n" in printed
+    assert "for the global memory of line 12, 800 cycles" in printed
+    assert (folder / "reverse.html").stat().st_size > 10_000
+
+
 @checks("docs/see/sanitize.md 1")
 def the_sum_races_and_its_barrier_diverges(names, folder, printed):
     assert "race on shared partial[32]" in printed

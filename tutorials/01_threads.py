@@ -23,6 +23,37 @@ lesson.begin()
 # same in both cases. All *results* below hold for a GPU, and so do the *counts* (except for loads that a compiler saves:
 # see the end). Only *times* need one.
 #
+# ## First, watch one
+#
+# Here is a kernel, and 64 threads that run it. You need not understand it yet. Click on the page below, and press → to
+# go step by step. On the left is the code, on the right each thread is a small square.
+
+
+# %%
+@cuda.jit
+def first_look(x, y):
+    i = cuda.threadIdx.x
+    total = float32(0)
+    for k in range(1 + i % 3):
+        total += x[i + k]
+    if i < 16:
+        y[i] = total
+    else:
+        y[i] = -total
+
+
+trace(first_look, play=0)[1, 64](np.arange(80, dtype=np.float32), np.zeros(64, np.float32)).play()
+
+# %% [markdown]
+# Three things to see, which this tutorial explains one by one:
+#
+# - The threads stand in two rows of 32, and a row goes through the code together. It is called a warp.
+# - Where threads want different things, at the `for` and at the `if`, some squares are empty: these threads wait.
+# - When a line reads or writes an array, a picture shows which pieces of memory the warp asks for.
+#
+# At the bottom a model shows how warps fill each other's waiting times. Real times need a GPU; this is what the waiting
+# looks like. `trace(kernel, play=0)` makes such a page of any kernel: `play` is the number of the block to watch.
+#
 # ## A kernel is a function that many threads run
 #
 # In NumPy you say what should happen to a whole array. On a GPU you write what **one thread** does, and start many

@@ -21,6 +21,29 @@ lesson.begin()
 f32 = np.float32
 
 # %% [markdown]
+# ## First, watch a block
+#
+# Two warps exchange values through memory that both can reach. Click on the page, and press → until you come to the line
+# `cuda.syncthreads()`. Warp 0 stands there and waits until warp 1 has come, too. Then both go on.
+
+
+# %%
+@cuda.jit
+def exchange(x, y):
+    buffer = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    buffer[i] = x[i]
+    cuda.syncthreads()
+    other = buffer[63 - i]
+    y[i] = other
+
+
+trace(exchange, play=0)[1, 64](np.arange(64, dtype=f32), np.zeros(64, f32)).play()
+
+# %% [markdown]
+# Watch the variable `other`: the lanes of warp 0 get what warp 1 has written, backwards. This tutorial says what would
+# happen without that line, and why shared memory is drawn with 32 columns.
+#
 # ## Memory that a block shares
 #
 # Shuffles work within one warp. A block has several warps; in apex's kernels it has four. To join their results, they

@@ -50,6 +50,9 @@ def run_script(
 
     A kernel that Numba does not compile is refused, with the line and the reason, as on a GPU. --no-check runs it.
 
+    --play writes pages that show what the first block of each kernel does, statement by statement. Several kernels have
+    a page each, with number and name.
+
     --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that
     the program starts are simulated, but not watched. A device array that is allocated empty and then partly written
     counts as written if its elements are shorter than 4 bytes.

@@ -35,7 +35,7 @@ def run_program(
 
     sanitize, trace: watch every launch, and print a report per kernel on stderr when the interpreter exits; also write
     the report to `json_file`, if one is given. check: refuse the kernels that Numba does not compile. strict: stores of
-    one value by several threads count as something found, too. play: the page for the first block of each traced kernel.
+    one value by several threads count as something found, too. play: the page for each traced kernel's first block.
 
     Return the program's exit code. The caller must exit with it. `numba.cuda` stays replaced until then, for threads
     that are still running and for the program's `atexit` functions. If the sanitizer found something, the process

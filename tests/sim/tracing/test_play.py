@@ -144,6 +144,19 @@ def test_a_step_has_its_requests():
 
 
 @cuda.jit
+def by_slices(x, y):
+    i = cuda.threadIdx.x
+    y[2 * i : 2 * i + 2] = x[i]
+
+
+def test_a_slice_is_a_request_for_each_of_its_elements():
+    recording = played(by_slices, 32, np.ones(32, np.float32), np.zeros(64, np.float32))
+    stores = [one for one in recording.steps[-1].requests if one.operation == "st"]
+    offsets = [[address - one.origin for address in one.addresses] for one in stores]
+    assert offsets == [list(range(0, 256, 8)), list(range(4, 256, 8))]
+
+
+@cuda.jit
 def meet_in_two_branches(y):
     i = cuda.threadIdx.x
     if i < 16:
@@ -203,6 +216,17 @@ def test_a_device_function_s_statements_and_variables_are_recorded_at_each_call(
     assert (inside["value"], inside["half"]) == ({0: 4.0, 1: 8.0}, {0: 2.0, 1: 4.0})
     after = recording.values(len(recording.steps) - 1, 0)
     assert (after["total"], after["half"]) == ({0: 3.0, 1: 6.0}, {})
+
+
+@cuda.jit
+def one_call_more(x, y):
+    i = cuda.threadIdx.x
+    y[i] = (halved(x[0]) if i > 0 else 0.0) + halved(x[1])
+
+
+def test_lanes_at_two_calls_of_one_statement_are_not_together():
+    recording = played(one_call_more, 2, np.array([2.0, 4.0]), np.zeros(2))
+    assert [step.lanes for step in recording.steps if "half = " in step.line.text] == [(1,), (0, 1)]
 
 
 @cuda.jit

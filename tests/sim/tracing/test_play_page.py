@@ -279,6 +279,8 @@ def test_requests_are_drawn_by_sector_and_by_bank(browser, pages):
         "global load of x, 32 lanes of 4 bytes: 4 sectors",
         "shared store of tile, 32 lanes of 4 bytes: 1 wavefront",
     ]
+    sectors = "[...document.querySelectorAll('#requests svg')[0].querySelectorAll('text')].map(e => e.textContent)"
+    assert script(browser, sectors) == ["0", "1", "2", "3"]
     drawn = "['moved', 'used', 'clash'].map(kind => document.querySelectorAll(`#requests .${kind}`).length)"
     assert script(browser, drawn) == [4, 32 + 32, 0]
     browser.execute_script(f"show({last})")
@@ -306,10 +308,10 @@ def test_the_table_has_the_values_of_a_lane(browser, pages):
 def test_the_latency_view_draws_as_many_warps_as_are_asked_for(browser, pages):
     latency = pages["sums"].played.latency()
     look(browser, pages["sums"].path)
-    assert script(browser, "document.querySelectorAll('#schedule text[text-anchor=end]').length") == 1
+    assert script(browser, "document.querySelectorAll('#schedule text[text-anchor=end]').length") == 4
     browser.execute_script("document.getElementById('many').focus()")
     before = step(browser)
-    press(browser, "ARROW_RIGHT", "ARROW_RIGHT")
+    press(browser, "ARROW_LEFT")
     assert step(browser) == before
     assert script(browser, "document.querySelectorAll('#schedule text[text-anchor=end]').length") == 3
     assert script(browser, "document.querySelectorAll('#schedule rect.issues').length") == 3 * len(latency.instructions)

@@ -76,8 +76,8 @@ function move(by) {  // steps of the followed warp, or of all
 function words(warp) {
   const all = bits(warp.returned).length, waiting = [...warp.waits.keys()];
   if (waiting.length) return "waits at " + waiting.map(meeting => data.meetings[meeting][0]).join(", ");
-  if (warp.row < 0) return "has not begun";
-  return all && all === data.lanes[state.warps.indexOf(warp)] ? "has returned" : `line ${data.lines[warp.row]}`;
+  if (warp.row < 0) return "not begun";
+  return all && all === data.lanes[state.warps.indexOf(warp)] ? "returned" : `line ${data.lines[warp.row]}`;
 }
 
 function draw() {

@@ -6,7 +6,6 @@ tuples: an earlier turn before a later one, a branch before the code after it. `
 """
 
 from types import FrameType
-from typing import Any
 
 import numpy as np
 
@@ -117,7 +116,7 @@ class Track:
             for name, value in call.frame.f_locals.items():
                 wanted = name in self._watch if self._watch is not None else not name.startswith("_simulated_")
                 if wanted and isinstance(value, (int, float, complex, np.generic)) and not isinstance(value, np.void):
-                    now[name] = _plain(value)
+                    now[name] = value.item() if isinstance(value, np.generic) else value
         before, self._values = self._values, now
         now |= {name: before[name] for name in later if name in before}
         for name in set(later) - before.keys():
@@ -126,13 +125,6 @@ class Track:
             changes = self.events[-1].changes
             changes |= {name: value for name, value in now.items() if not _same(value, before.get(name))}
             changes |= {name: None for name in before if name not in now}
-
-
-def _plain(value: Any) -> Value:
-    """Return a NumPy scalar as Python's own; a bfloat16 as a float."""
-    if not isinstance(value, np.generic):
-        return value
-    return value.item() if isinstance(value, (np.number, np.bool_)) else float(value)
 
 
 def _same(one: Value, other: Value) -> bool:
