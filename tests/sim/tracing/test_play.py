@@ -129,9 +129,9 @@ def test_a_warp_waits_at_a_barrier_for_the_other():
     assert steps[first].standing[0].waiting == ALL
     assert steps[first].standing[0].meetings == (0,)
     assert steps[first].standing[1].waiting == ()
-    assert (steps[first].arrived, steps[second].arrived) == ({0: 32}, {0: 64})
+    assert (steps[first].meetings, steps[second].meetings) == ({0: ALL}, {0: ALL})
     assert [standing.waiting for standing in steps[second].standing] == [(), ()]
-    assert all(step.meeting is None for number, step in enumerate(steps) if number not in (first, second))
+    assert all(step.meetings == {} for number, step in enumerate(steps) if number not in (first, second))
 
 
 def test_a_step_has_its_requests():
@@ -184,6 +184,23 @@ def test_lanes_wait_at_a_shuffle_for_those_of_another_branch():
     assert recording.steps[3].standing[0].waiting == ()
     assert recording.steps[2].requests == ()
     assert [request.operation for request in recording.steps[4].requests] == ["st"]
+
+
+@cuda.jit
+def meet_in_groups(y):
+    i = cuda.threadIdx.x
+    mask = 0xFFFF if i < 16 else 0xF0000
+    if i < 24:
+        y[i] = cuda.shfl_xor_sync(mask, i, 1) if i < 20 else -1
+
+
+def test_lanes_of_one_step_may_meet_in_groups_or_not_at_all():
+    recording = played(meet_in_groups, 32, np.zeros(32, np.int64))
+    (meet,) = [step for step in recording.steps if step.meetings]
+    assert meet.lanes == tuple(range(24))
+    assert sorted(meet.meetings.values()) == [tuple(range(16)), tuple(range(16, 20))]
+    assert meet.standing[0].waiting == ()
+    assert recording.steps[-1].standing[0].returned == ALL
 
 
 @cuda.jit(device=True)
@@ -282,7 +299,7 @@ def test_in_the_end_every_lane_has_returned_and_none_waits(apex):
     recording = apex[0].play().recording
     assert all((standing.returned, standing.waiting) == (ALL, ()) for standing in recording.steps[-1].standing)
     for number, meeting in enumerate(recording.meetings):
-        met = [len(step.lanes) for step in recording.steps if step.meeting == number]
+        met = [len(step.meetings.get(number, ())) for step in recording.steps]
         assert sum(met) == meeting.threads
 
 

@@ -40,20 +40,18 @@ class Step:
         line: the statement's line.
         lanes: the lanes that take part.
         requests: what they ask of memory, one request for each load, store or atomic.
-        meeting: the place in `Recording.meetings` of the meeting that the lanes arrive at, or None.
+        meetings: place in `Recording.meetings` → the lanes that arrive at this meeting.
         changes: variable → lane → the value that the variable has afterwards, where it differs from before.
         standing: where every warp of the block is afterwards.
-        arrived: meeting → how many threads stand at it afterwards.
     """
 
     warp: int
     line: Line
     lanes: tuple[int, ...]
     requests: tuple[Request, ...]
-    meeting: int | None
+    meetings: dict[int, tuple[int, ...]]
     changes: dict[str, dict[int, Value]]
     standing: tuple[Standing, ...]
-    arrived: dict[int, int]
 
 
 @dataclass(frozen=True)

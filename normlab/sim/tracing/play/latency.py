@@ -126,7 +126,7 @@ def latency(recording: Recording, latencies: Latencies, warp: int | None = None)
 
 def _instruction(step: Step, recording: Recording, latencies: Latencies) -> Instruction:
     """Return a step as the model sees it."""
-    operation = "" if step.meeting is None else recording.meetings[step.meeting].operation
+    operation = next((recording.meetings[meeting].operation for meeting in step.meetings), "")
     within_warp = operation == "syncwarp" or (operation.endswith("_sync") and operation != "cluster_sync")
     kinds = ["arithmetic"]
     if operation:

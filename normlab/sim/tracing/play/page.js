@@ -40,18 +40,19 @@ function begin() {
 }
 
 function advance() {
-  const [number, row, active, returned, meeting, changes] = data.steps[++state.step], warp = state.warps[number];
+  const [number, row, active, returned, meetings, changes] = data.steps[++state.step], warp = state.warps[number];
   Object.assign(warp, { row, active, returned });
   state.changed = new Set(changes.map(([name]) => name));
   for (const [name, mask, short] of changes) {
     const lanes = bits(mask), values = listed(short, lanes.length);
     lanes.forEach((lane, n) => { warp.values[name][lane] = values[n]; });
   }
-  if (meeting < 0) return;
-  const there = (state.arrived.get(meeting) ?? 0) + bits(active).length;
-  state.arrived.set(meeting, there);
-  warp.waits.set(meeting, ((warp.waits.get(meeting) ?? 0) | active) >>> 0);
-  if (there === data.meetings[meeting][1]) for (const one of state.warps) one.waits.delete(meeting);
+  for (const [meeting, lanes] of meetings) {
+    const there = (state.arrived.get(meeting) ?? 0) + bits(lanes).length;
+    state.arrived.set(meeting, there);
+    warp.waits.set(meeting, ((warp.waits.get(meeting) ?? 0) | lanes) >>> 0);
+    if (there === data.meetings[meeting][1]) for (const one of state.warps) one.waits.delete(meeting);
+  }
 }
 
 function show(step) {
@@ -81,7 +82,7 @@ function words(warp) {
 }
 
 function draw() {
-  const [number, row, active, , meeting, , requests] = data.steps[state.step];
+  const [number, row, active, , meetings, , requests] = data.steps[state.step];
   const code = at(`row-${row}`), source = code.querySelector("code").textContent.trim();
   const says = `Step ${state.step + 1} of ${data.steps.length}: warp ${number}, line ${data.lines[row]}, ${count(bits(active).length, "lane")}: ${source}`;
   slider.value = state.step;
@@ -99,7 +100,7 @@ function draw() {
     });
     line.querySelector(".lanes").setAttribute("aria-label", `${count(bits(warp.active).length, "lane")} ran, ${bits(waiting).length} wait, ${bits(warp.returned).length} returned`);
   });
-  at("meetings").replaceChildren(...drawMeetings(meeting));
+  at("meetings").replaceChildren(...drawMeetings(meetings));
   at("requests").replaceChildren(...requests.flatMap(drawRequest));
   drawValues(+follow.value < 0 ? number : +follow.value);
 }
@@ -118,9 +119,9 @@ function drawSource(row, code) {
   if (top < 30 || top > box.clientHeight - 40) box.scrollTop += top - box.clientHeight / 2;  // not scrollIntoView: the page stays
 }
 
-function drawMeetings(meeting) {
+function drawMeetings(meetings) {
   const open = new Set(state.warps.flatMap(warp => [...warp.waits.keys()]));
-  if (meeting >= 0) open.add(meeting);
+  for (const [meeting] of meetings) open.add(meeting);
   return [...open].flatMap(one => {
     const [operation, threads] = data.meetings[one], there = state.arrived.get(one);
     const says = there === threads ? `all ${threads} threads have arrived, and go on` : `${there} of ${threads} threads have arrived`;

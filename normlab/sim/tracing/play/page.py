@@ -60,15 +60,15 @@ def data(recording: Recording, rows: dict[Line, int]) -> dict[str, Any]:
 
 
 def _step(step: Step, recording: Recording, rows: dict[Line, int], kinds: dict[tuple, int]) -> list[Any]:
-    """Return a step as [warp, row, lanes, returned lanes, meeting, changes, requests]."""
+    """Return a step as [warp, row, lanes, returned lanes, meetings, changes, requests]."""
     changes = [
         [recording.variables.index(name), mask(values), short([plain(value) for value in values.values()])]
         for name, values in step.changes.items()
     ]
-    meeting = -1 if step.meeting is None else step.meeting
+    meetings = [[meeting, mask(lanes)] for meeting, lanes in step.meetings.items()]
     returned = mask(step.standing[step.warp].returned)
     requests = [_request(request, kinds) for request in step.requests]
-    return [step.warp, rows[step.line], mask(step.lanes), returned, meeting, changes, requests]
+    return [step.warp, rows[step.line], mask(step.lanes), returned, meetings, changes, requests]
 
 
 def _request(request: Request, kinds: dict[tuple, int]) -> list[Any]:

@@ -60,45 +60,33 @@ def replay(warps: list[list[Track]], meetings: list[Meeting], sites: list[Site],
             behind = min(lane.event.at for lane in ready)
             active = [lane for lane in ready if lane.event.at == behind]
             events = {lane.number: lane.event for lane in active}
-            line = active[0].event.line
-            met = _meet(active, meetings, arrived)
+            line, meets = active[0].event.line, _meet(active, meetings, arrived)
             for number, others in enumerate(lanes):
                 if standing[number].meetings:
                     standing[number] = _stands(standing[number], others)
             standing[warp] = _stands(Standing(line, tuple(events)), all_lanes)
-            first = next((event.meeting for event in events.values() if event.meeting is not None), None)
-            steps.append(
-                Step(
-                    warp,
-                    line,
-                    tuple(events),
-                    requests(events, sites, block, warp),
-                    first,
-                    _changes(events),
-                    tuple(standing),
-                    met,
-                )
-            )
+            made = requests(events, sites, block, warp)
+            steps.append(Step(warp, line, tuple(events), made, meets, _changes(events), tuple(standing)))
         if len(steps) == before:
             return steps
 
 
-def _meet(active: list[Lane], meetings: list[Meeting], arrived: dict[int, list[Lane]]) -> dict[int, int]:
-    """Let lanes arrive at their meetings, and all others go on; return how many threads stand at each meeting."""
-    count = {}
+def _meet(active: list[Lane], meetings: list[Meeting], arrived: dict[int, list[Lane]]) -> dict[int, tuple[int, ...]]:
+    """Let lanes arrive at their meetings, and all others go on; return the lanes that arrive at each meeting."""
+    found: dict[int, list[Lane]] = {}
     for lane in active:
-        meeting = lane.event.meeting
-        if meeting is None:
+        if lane.event.meeting is None:
             lane.go_on()
         else:
+            found.setdefault(lane.event.meeting, []).append(lane)
+    for meeting, there in found.items():
+        arrived[meeting] += there
+        for lane in there:
             lane.waits = meeting
-            arrived[meeting].append(lane)
-            count[meeting] = len(arrived[meeting])
-    for meeting, there in count.items():
-        if there == meetings[meeting].threads:
+        if len(arrived[meeting]) == meetings[meeting].threads:
             for lane in arrived.pop(meeting):
                 lane.go_on()
-    return count
+    return {meeting: tuple(lane.number for lane in there) for meeting, there in found.items()}
 
 
 def _stands(before: Standing, lanes: list[Lane]) -> Standing:
