@@ -42,7 +42,8 @@ def first_look(x, y):
         y[i] = -total
 
 
-trace(first_look, play=0)[1, 64](np.arange(80, dtype=np.float32), np.zeros(64, np.float32)).play()
+x, y = np.arange(80, dtype=np.float32), np.zeros(64, np.float32)
+trace(first_look, play=0)[1, 64](x, y).play()
 
 # %% [markdown]
 # Three things to see, which this tutorial explains one by one:

@@ -38,7 +38,8 @@ def exchange(x, y):
     y[i] = other
 
 
-trace(exchange, play=0)[1, 64](np.arange(64, dtype=f32), np.zeros(64, f32)).play()
+x, y = np.arange(64, dtype=f32), np.zeros(64, f32)
+trace(exchange, play=0)[1, 64](x, y).play()
 
 # %% [markdown]
 # Watch the variable `other`: the lanes of warp 0 get what warp 1 has written, backwards. This tutorial says what would
