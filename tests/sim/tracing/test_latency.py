@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
 from normlab.sim import trace
 from normlab.sim.language.source import Line
 from normlab.sim.tracing.play import Latencies
@@ -78,6 +79,21 @@ def test_a_statement_s_latency_is_that_of_what_it_waits_for():
         ("shuffle", 20, 1, False),
         ("arithmetic", 4, 1, False),
     ]
+
+
+@cuda.jit
+def copied(x):
+    tile = cuda.shared.array(32, float32)
+    copy_async(tile, cuda.threadIdx.x, x, cuda.threadIdx.x, 1)
+    commit_copies()
+    wait_copies(0)
+    cuda.atomic.add(x, 0, 1)
+
+
+def test_an_atomic_is_waited_for_and_an_asynchronous_copy_is_not():
+    found = trace(copied, play=0)[1, 32](np.zeros(32, np.float32)).play(LATENCIES).latency().instructions
+    assert [one.kind for one in found] == ["arithmetic"] * 4 + ["memory"]
+    assert found[1].slots == 2
 
 
 def test_the_text_says_what_follows_and_that_it_is_a_model():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from normlab.engine.device.clusters import cluster_rank, cluster_sync, load_from_block
 from normlab.kernels.forward.step_3_apex import build
 from normlab.sim import trace
 from normlab.sim.tracing.play import player
@@ -141,6 +142,26 @@ def test_a_step_has_its_requests():
     assert [address - load.origin for address in load.addresses] == list(range(128, 256, 4))
     assert (store.operation, store.space, store.array, store.wavefronts) == ("st", "shared", "buffer", 1)
     assert store.lanes == ALL
+
+
+@cuda.jit
+def through_another_block(x, y):
+    buffer = cuda.shared.array(32, float32)
+    i = cuda.grid(1)
+    buffer[i % 32] = x[i]
+    cluster_sync()
+    y[i] = load_from_block(buffer, i % 32, 1 - cluster_rank())
+    cluster_sync()
+
+
+def test_of_a_cluster_the_meetings_of_the_block_s_own_threads_are_played():
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    recording = played(through_another_block, 32, x, y, grid=2, play=1, cluster=2)
+    assert y[0] == 32
+    assert recording.meetings == [Meeting("cluster_sync", 32)] * 2
+    load = recording.steps[step_at(recording, "load_from_block")].requests[0]
+    assert (load.space, load.operation, load.array) == ("dshared", "ld", "buffer")
+    assert recording.steps[-1].standing[0].returned == ALL
 
 
 @cuda.jit

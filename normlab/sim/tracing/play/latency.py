@@ -5,7 +5,8 @@ warp that is ready. The model has one scheduler, whose warps all run the recorde
 
 - A statement issues one instruction, or one for each of its requests and its shuffle or barrier.
 - The warp's next statement waits for the slowest of them. So the loads of one statement overlap, those of two do not,
-  though a compiler may well move them together. Nothing waits for a store.
+  though a compiler may well move them together. Nothing waits for a store, nor for an asynchronous copy, though a
+  kernel waits for its copies somewhere.
 - Of the warps that are ready, the one issues that has been ready for longest. At a barrier all warps wait for the last.
 
 Little's law is the estimate beside it: a warp that issues I instructions in T cycles leaves room for T / I warps.
@@ -132,7 +133,7 @@ def _instruction(step: Step, recording: Recording, latencies: Latencies) -> Inst
     if operation:
         kinds.append("shuffle" if within_warp else "barrier")
     for request in step.requests:
-        if request.operation != "st":
+        if request.operation in ("ld", "atom"):
             kinds.append("memory" if request.space == "global" else "shared")
     kind = max(kinds, key=lambda name: getattr(latencies, name))
     slots = max(1, len(step.requests) + bool(operation))

@@ -5,7 +5,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const LANES = 32, BEAT = 350;  // milliseconds of a step that plays
 const at = id => document.getElementById(id);
 const bits = mask => [...Array(LANES).keys()].filter(lane => mask >>> lane & 1);
-const narrow = () => innerWidth <= 760;
+const narrow = () => at("requests").clientWidth < 480;
 const count = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
 const [slider, follow] = [at("slider"), at("follow")];
 let state, lane = 0, timer = null;
