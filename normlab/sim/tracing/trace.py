@@ -40,7 +40,7 @@ def trace(
     Raises what `simulate` raises; TypeError for a `keep` of other than ints; ValueError for a line number below 1. It
     also raises ValueError, after the launch, for a line that is not in the kernel and at which nothing was counted.
     For a `play` or `watch` that is of another kind it raises TypeError, before the launch, and ValueError for a block
-    or a variable that is not there.
+    or a variable that is not there, and for `watch` without `play`.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -53,6 +53,8 @@ def trace(
     8.0
     """
     lines = _line_numbers(keep)
+    if watch is not None and play is None:
+        raise ValueError("watch chooses the variables of a recording, which play=0 asks for")
 
     def start(launch: Launch, arguments: tuple) -> Trace:
         recorder = Recorder(lines) if play is None else Player(lines, launch, play, watch)

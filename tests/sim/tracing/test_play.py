@@ -366,6 +366,8 @@ def test_an_unknown_variable_is_refused_before_the_launch_with_the_nearest_name(
         trace(calls, play=0, watch=["q"])[1, 2](np.ones(3), y)
     with pytest.raises(TypeError, match=r"watch takes names of variables, such as \(\"total\",\), not 3"):
         trace(calls, play=0, watch=3)[1, 2](np.ones(3), y)
+    with pytest.raises(ValueError, match="watch chooses the variables of a recording, which play=0 asks for"):
+        trace(calls, watch="total")
     assert not y.any()
 
 
