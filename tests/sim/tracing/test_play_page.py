@@ -30,9 +30,10 @@ def sums(x, y):
     cuda.syncthreads()
     if lane < 4 and warp == 0:
         y[lane] = partial[3 - lane]
-    mask = 0xFFFF if lane < 16 else 0xF0000
-    if lane < 20:
-        total = cuda.shfl_sync(mask, total, 0 if lane < 16 else 16)
+    if lane < 20:  # two groups meet, of which the second waits for lane 20
+        total = cuda.shfl_sync(0xFFFF if lane < 16 else 0x1F0000, total, 0 if lane < 16 else 16)
+    elif lane == 20:
+        total = cuda.shfl_sync(0x1F0000, total, 16)
 
 
 @cuda.jit
