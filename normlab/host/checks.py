@@ -19,6 +19,7 @@ from normlab.host.arrays import FLOATS, dtype_name
 from normlab.kernels import BEST, LADDERS, ProductStep, Step
 
 HALVES = ("float16", "bfloat16")
+MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)  # input, parameters
 Rung = TypeVar("Rung", Step, ProductStep)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -156,9 +157,6 @@ def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
     raise TypeError(f"input_dtype is {wanted} and saved is {dtype}: they must be one dtype, or mix {mixes} outputs")
 
 
-MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)
-
-
 def statistics_dtype(dtype: str) -> str:
     """Return the dtype of statistics and sums, apex's U."""
     return "float64" if dtype == "float64" else "float32"
@@ -178,7 +176,7 @@ def check_statistics(statistics: dict[str, Any], leading: tuple[int, ...], dtype
 
 
 def rounded_eps(eps: Any, dtype: str) -> Any:
-    """Return eps in accumulator precision, where a value that is too large is infinite; TypeError if no number."""
+    """Return eps in the accumulators' dtype, where too large a value is infinite; raise TypeError if not a number."""
     with np.errstate(over="ignore"):
         return FLOATS[dtype].type(number(eps))
 
@@ -203,7 +201,7 @@ def step_of(direction: str, name: str | None) -> Step:
 
 
 def product_step(name: str | None) -> ProductStep:
-    """Return the step of the SGEMM ladder that has this name, or the best one for None, as `step_of`."""
+    """Return the step of the SGEMM ladder that has this name, or the best one for None; raise as `step_of`."""
     return _named(LADDERS["sgemm"], "sgemm", name)
 
 

@@ -25,7 +25,7 @@ from normlab import engine
 from normlab.host.arrays import Backend, TorchBackend, quick_memory, stream_getter
 
 LIMIT = 4096  # cached launches, of a few KB each: programs whose shapes never repeat must not fill the memory
-APART = 256  # bytes: the parts of a replay's scratch begin at multiples of it, as cudaMalloc's allocations do
+SCRATCH_ALIGNMENT = 256  # bytes: each scratch array of a replay begins at a multiple, as cudaMalloc's allocations do
 ALIGNMENT = 16  # bytes: the widest access that a plan may choose by an address
 
 _cached: dict[tuple, "CachedLaunch"] = {}
@@ -33,8 +33,8 @@ _lock = Lock()
 _tensors: tuple[type, ...] = ()
 
 
-class Made(NamedTuple):
-    """The layout of a tensor that a call allocates. zero: it is filled with zeros."""
+class TensorLayout(NamedTuple):
+    """What a replay needs to allocate one of a call's tensors. zero: it is filled with zeros."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -50,12 +50,12 @@ class CachedLaunch:
         checked: True once `normlab.nn` has checked arguments of this signature, too.
     """
 
-    def __init__(self, index: int, made: list[Made], launches: list, results: list[int | None]):
-        """index: the GPU's number. made: the tensors that a call allocates. results: which of them it returns."""
+    def __init__(self, index: int, layouts: list[TensorLayout], launches: list, results: list[int | None]):
+        """index: the GPU's number. layouts: of the tensors that a call allocates. results: which of them it returns."""
         self._index = index
         self._device, empty = quick_memory()
-        self._here = [_maker(one, empty) for one in made]
-        self._anywhere = [_maker(one) for one in made]
+        self._here = [_maker(layout, empty) for layout in layouts]
+        self._anywhere = [_maker(layout) for layout in layouts]
         self._launches = launches
         self._results = _chooser(results)
         self._stream = stream_getter()
@@ -164,7 +164,7 @@ class CachingBackend:
         self._pointers = pointers
         self._given: list[engine.DeviceArray] = []
         self._made: list[engine.DeviceArray] = []
-        self._tensors: list[tuple[Any, bool]] = []  # those allocated, as they are given back; True: filled with zeros
+        self._tensors: list[tuple[Any, bool]] = []  # of `_made`, reshaped if given back; True: filled with zeros
         self._launches: list[engine.Launch] = []
         self._results: list[int | None] = []
 
@@ -220,46 +220,47 @@ class CachingBackend:
 
     def cached_launch(self) -> CachedLaunch:
         """Return the call's launches. Scratch that need not be zero becomes parts of one tensor of bytes."""
-        made: list[Made] = []
-        scratch: dict[int, int] = {}  # source of an address -> its offset in the tensor of bytes
-        sources: dict[int, int] = {}  # source as noted here -> source in a replay
+        layouts: list[TensorLayout] = []
+        scratch: dict[int, int] = {}  # source in the first call -> its offset in the tensor of bytes
+        sources: dict[int, int] = {}  # source in the first call -> source in a replay
         size, given = 0, len(self._pointers)
         for position, (tensor, zero) in enumerate(self._tensors):
             if zero or position in self._results:
-                sources[given + position] = given + len(made)
-                made.append(Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, zero))
+                sources[given + position] = given + len(layouts)
+                layouts.append(TensorLayout(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, zero))
             else:
                 scratch[given + position] = size
-                size += -(-tensor.nbytes // APART) * APART
+                size += -(-tensor.nbytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         if scratch:
-            sources.update(dict.fromkeys(scratch, given + len(made)))
-            # One element tells dtype and device. The scratch may be gigabytes, and the call still holds its own.
+            sources.update(dict.fromkeys(scratch, given + len(layouts)))
+            # Allocate one element to learn dtype and device: all of the scratch may be gigabytes, and the first call
+            # still holds its own.
             one = self.backend.empty((1,), np.dtype(np.uint8)).owner
-            made.append(Made((size,), (1,), one.dtype, one.device, zero=False))
+            layouts.append(TensorLayout((size,), (1,), one.dtype, one.device, zero=False))
         for launch in self._launches:
             launch.patches = tuple(
                 (slot, sources.get(source, source), offset + scratch.get(source, 0))
                 for slot, source, offset in launch.patches
             )
         results = [None if position is None else sources[given + position] - given for position in self._results]
-        return CachedLaunch(self.backend.index, made, self._launches, results)
+        return CachedLaunch(self.backend.index, layouts, self._launches, results)
 
 
 def _chooser(positions: list[int | None]) -> Callable[[list], tuple]:
-    """Return a function that takes some elements of a list as a tuple; the last element in place of None."""
+    """Return a function that returns the elements of a list at these positions; the last element for a None."""
     chosen = [-1 if position is None else position for position in positions]
     if len(chosen) > 1:
         return itemgetter(*chosen)
     return lambda made: tuple([made[position] for position in chosen])
 
 
-def _maker(like: Made, empty: Any = None) -> Callable[[], Any]:
-    """Return a function that allocates such a tensor: by `quick_memory`'s `empty` if given, else by `empty_strided`.
+def _maker(layout: TensorLayout, empty: Any = None) -> Callable[[], Any]:
+    """Return a function that allocates a tensor of this layout: by `quick_memory`'s `empty`, or by `empty_strided`.
 
     `empty_strided` takes half of the time of `empty`.
     """
     torch = sys.modules["torch"]
-    shape, strides, dtype, device, zero = like
+    shape, strides, dtype, device, zero = layout
     if zero:
         return partial(torch.zeros, shape, dtype=dtype, device=device)
     if empty is not None:

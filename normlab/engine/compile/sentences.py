@@ -68,7 +68,7 @@ def sentence(error: BaseException, site: Site) -> tuple[str, int | None]:
     message = re.split(r"There (?:is|are) \d+ candidate implementation", plain(error))[0]
     if node := _unknown_node(message, site):
         return UNKNOWN_NODES[type(node)], site.line or getattr(node, "lineno", None)
-    if "NRT required" in plain(error):  # wherever: an array operation is made of functions that Numba compiles
+    if "NRT required" in plain(error):  # also after the cut: Numba builds array operations of compiled functions
         texts = any(isinstance(node, ast.Name) and node.id == "str" for node in site.nodes())
         return TEXT if texts else NEW_ARRAY, site.line
     return (
@@ -81,13 +81,14 @@ def sentence(error: BaseException, site: Site) -> tuple[str, int | None]:
 
 
 def _unknown_node(message: str, site: Site) -> ast.AST | None:
-    """Return the statement or expression at the line that no kernel may have, None if the message is of another."""
+    """Return the statement or expression at the line that no kernel may have; None if the message is not about it."""
     if re.search("Untyped global name|NameError|Unknown attribute '(?!append' of type list)", message):
         return None
     for node in site.nodes():
-        inside = isinstance(node, ast.Try) and not re.search("try|exception", message)
-        taken = isinstance(node, ast.Starred) and message.strip() and "UNPACK_EX" not in message  # as in f(*pair)
-        if type(node) in UNKNOWN_NODES and not inside and not taken:
+        # The line may lie inside a try statement whose handlers Numba does not complain about.
+        only_around = isinstance(node, ast.Try) and not re.search("try|exception", message)
+        in_call = isinstance(node, ast.Starred) and message.strip() and "UNPACK_EX" not in message  # f(*pair) compiles
+        if type(node) in UNKNOWN_NODES and not only_around and not in_call:
             return node
     return None
 

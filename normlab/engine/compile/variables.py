@@ -99,7 +99,7 @@ class _Function:
             if isinstance(instruction, ir.Del):
                 continue
             line = instruction.loc.line
-            if self._meets(instruction):
+            if self._is_copy(instruction):
                 if instruction.target.name.startswith("$phi"):
                     name = _base(instruction.target.name)
                     choices.add((line, self._kinds[instruction.target.name], name in self._mixed))
@@ -121,8 +121,8 @@ class _Function:
             any(isinstance(constant, complex) for constant in code.co_consts),
         )
 
-    def _meets(self, instruction: Any) -> bool:
-        """Return whether an instruction only hands a variable on to where two ways meet."""
+    def _is_copy(self, instruction: Any) -> bool:
+        """Return True if an instruction only copies a variable to another version of it, as where two branches join."""
         value = getattr(instruction, "value", None)
         return (
             isinstance(instruction, ir.Assign)
