@@ -1,4 +1,4 @@
-"""Make a record with a progress bar, and hand it on to files and terminal."""
+"""Make a record with a progress bar, write it to files and show it in the terminal."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -33,7 +33,7 @@ def list_or_open(
         bool, typer.Option("--check", help="Execute NN, or all, write nothing; fail on errors and above 90 s.")
     ] = False,
 ) -> None:
-    """Notebooks to walk through the house: lists them with their aims, or opens a copy of one in this folder.
+    """List the tutorials with their aims, or open a copy of one in this folder.
 
     A copy that you have changed stays as it is, and is opened again.
 
@@ -50,7 +50,7 @@ def list_or_open(
         _list(found)
         return
     if len(numbers) > 1:
-        raise refused("tutorials", "opens one at a time")
+        raise refused("tutorials", f"opens one at a time, got {', '.join(map(str, numbers))}")
     if open_it:
         _need("tutorials", "jupyterlab")
     with refusing("tutorials", TutorialError):

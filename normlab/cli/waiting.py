@@ -10,7 +10,7 @@ PATIENCE = 20.0  # seconds above which the user is told how long it will take
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as minutes, hours or days."""
+    """Return seconds in words: as minutes, hours or days."""
     if seconds < 7200:
         return f"{seconds / 60:.1f} minutes"
     return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:,.0f} days"

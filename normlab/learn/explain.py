@@ -59,8 +59,10 @@ def explain(
         m, n, k: of sgemm, (M, K) times (K, N); 4096 each where they are left out.
         shape, groups, channels_last: of the family, an image (N, C, *spatial), (32, 64, 56, 56) where it is left out.
         alignment: bytes that all addresses are multiples of.
-        device: a short name, such as "h100"; "here": this machine's GPU; or the facts of any GPU.
-        step: a step of the ladder by name, such as "group_backward" of the family; None: the best one, or "batch".
+        device: a short name, such as "h100"; the facts of any GPU; or "here": this machine's GPU, an H200 if there is
+            none.
+        step: a step of the ladder by name, such as "group_backward" of the family; None: the best
+            one, or "batch" of the family.
         compiled: compile the kernel to say its registers and its occupancy, which takes seconds.
 
     Raises:
@@ -72,36 +74,37 @@ def explain(
     chosen = next(known for known in LADDERS[ladder] if known.name == wanted)
     problem: Any
     if ladder != "family":
-        _left_out(ladder, shape=shape)
+        _refuse(ladder, shape=shape)
     if ladder == "family":
-        _left_out(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
+        _refuse(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
         image = (32, 64, 56, 56) if shape is None else tuple(shape)
         problem = ImageProblem(image, dtype, groups, channels_last, weight, alignment=alignment)
     elif ladder == "sgemm":
-        _left_out(ladder, n1=n1, n2=n2)
+        _refuse(ladder, n1=n1, n2=n2)
         rows, columns, depth = (4096 if size is None else size for size in (m, n, k))
         problem = ProductProblem(rows, columns, depth, alignment=alignment)
         if dtype != "float32":
             raise ValueError(f"dtype must be float32, the one of the sgemm ladder, got {dtype!r}")
     else:
-        _left_out(ladder, m=m, n=n, k=k)
+        _refuse(ladder, m=m, n=n, k=k)
         rows, columns = (4096 if size is None else size for size in (n1, n2))
         problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment)
     return Explanation(ladder, chosen, problem, device_of(device), device if isinstance(device, str) else "", compiled)
 
 
 def device_of(device: str | Device) -> Device:
-    """Return the facts of a GPU: of a short name, of this machine, or those that were given."""
+    """Return the facts of the GPU with a short name, or of this machine's; return given facts unchanged."""
     if isinstance(device, Device):
         return device
     one_of("device", device, (HERE, *DEVICES))
     return Device.of(np.empty(0, np.float32)) if device == HERE else Device.named(device)
 
 
-def _left_out(ladder: str, **sizes: object) -> None:
+def _refuse(ladder: str, **sizes: object) -> None:
+    """Raise ValueError if an argument is given that the ladder does not take."""
     for name, size in sizes.items():
         if size is not None:
-            raise ValueError(f"{name} is nothing that the {ladder} ladder has, got {name}={size}")
+            raise ValueError(f"the {ladder} ladder does not take {name}, got {name}={size}")
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,9 @@ class Explanation:
         ladder: "forward", "backward", "sgemm" or "family".
         step: the step that was asked.
         problem: what was asked of it.
-        device, name: the GPU, and what it was called.
-        compiled: are registers and occupancy to be found, by compiling?
+        device: the facts of the GPU.
+        name: the short name that the caller gave for the GPU; "" if the caller gave its facts.
+        compiled: True to compile the kernel for its registers and occupancy.
     """
 
     ladder: str
@@ -125,7 +129,7 @@ class Explanation:
 
     @cached_property
     def answers(self) -> list[Plan | Refusal]:
-        """Return what each way of the step says of the problem, in their order."""
+        """Return the plan or the refusal of each kernel that the step may launch, in the order that they are asked."""
         return self.step.answers(self.problem, self.device)
 
     @cached_property
@@ -149,7 +153,7 @@ class Explanation:
 
     @property
     def refusals(self) -> list[str]:
-        """Return why the ways before the chosen one do not do it."""
+        """Return the reasons of those that refused before the chosen plan."""
         before = self.answers[: self.answers.index(self.plan)]
         return [answer.reason for answer in before if isinstance(answer, Refusal)]
 
@@ -194,7 +198,7 @@ class Explanation:
         return engine.occupancy(found.registers, shared, _threads(self.work), self.device.capability)
 
     def facts(self) -> list[tuple[str, list[str]]]:
-        """Return headings, and under each its lines."""
+        """Return the sections of the text: (heading, lines)."""
         plan, work = self.plan, self.work
         named = plan.step == self.step.name or self.ladder == "family"
         own = "" if named else f", an earlier step, whose kernel {self.step.name} uses here"
@@ -256,7 +260,7 @@ class Explanation:
         return json.dumps(self.as_dict(), indent=2)
 
     def why_not(self, other: Plan) -> str:
-        """Return why another plan is not the one."""
+        """Return why another plan was not chosen."""
         if other.reads > self.plan.reads:
             moved = _moved(self.operands, other.reads)
             return f"it reads {_times(other.reads)}: {moved / self.bytes_moved:.2f} times the bytes"
@@ -272,7 +276,7 @@ class Explanation:
 
 
 def place_of(kernel: Any) -> str:
-    """Return file and line of a kernel, the file seen from here where it is below."""
+    """Return "file:line" of a kernel; the path is relative if the file lies below the working directory."""
     function = inspect.unwrap(kernel.py_func)
     path = Path(function.__code__.co_filename)
     if path.is_relative_to(Path.cwd()):
@@ -281,7 +285,10 @@ def place_of(kernel: Any) -> str:
 
 
 def types_of(work: Work, plan: Plan, operands: Any) -> tuple:
-    """Return what `engine.resources` takes for the arguments of a kernel."""
+    """Return the types of a kernel's arguments as `engine.resources` takes them.
+
+    An array is (scalar type, number of dimensions), a number its NumPy type, an absent argument None.
+    """
     scratch = {one.name: one for one in plan.scratch}
     values = dict(plan.values)
 

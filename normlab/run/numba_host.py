@@ -106,7 +106,7 @@ def declare(dispatcher: Any, signatures: list[tuple]) -> None:
 
 
 def ufunc_makers(name: str) -> list[Any]:
-    """Return the classes behind `numba.vectorize` and `cuda.vectorize`; their `target_registry` maps names to builders.
+    """Return the classes of `numba.vectorize` and `cuda.vectorize`; their `target_registry` maps names to builders.
 
     name: "Vectorize", or "GUVectorize" for `guvectorize`.
     """

@@ -35,7 +35,7 @@ def bench_family(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """How close to the speed of a copy do batch, instance, group and layer norm come, and PyTorch's own?
+    """Measure batch, instance, group and layer norm beside PyTorch's own, as fractions of a copy's speed.
 
     On images as ResNets have them, channels first and last; layer norm over (C, H, W). Both are checked before
     they are timed. Exit code: 0, or 2 when the arguments cannot be used or there is no GPU.

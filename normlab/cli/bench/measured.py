@@ -28,7 +28,7 @@ def measured(
     json_file: Path | None,
     plot: Path | None = None,
 ) -> None:
-    """Make a record on the GPU, which `measure` does in `count` steps, if known, and hand it on to files and terminal.
+    """Make a record on the GPU by `measure`, in `count` steps if known; write it to the files and show it.
 
     `instead` names the ladder or direction that `normlab trace` can show where there is no GPU.
     """

@@ -51,7 +51,7 @@ def bench_norm(
     json_file: JsonFile = None,
     plot: Plot = None,
 ) -> None:
-    """How close to the speed of a copy does each kernel come? Every contender is checked before it is timed.
+    """Measure each kernel's speed as a fraction of a copy's. Every contender is checked before it is timed.
 
     A list has commas between its entries, or the option is given again. Exit code: 0, or 2 when the arguments cannot be
     used or there is no GPU.

@@ -1,4 +1,4 @@
-"""`normlab course start`."""
+"""Lay out the exercises of the course: `normlab course start`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,10 +11,10 @@ from normlab.cli.errors import refused
 def start(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; made if it is not there.")],
     hide: Annotated[
-        bool, typer.Option("--hide-solutions", help="For instructors: show no solutions to who has solved an exercise.")
+        bool, typer.Option("--hide-solutions", help="For instructors: show no solution after an exercise is solved.")
     ] = False,
 ) -> None:
-    """Lay the exercises out, a file each. What is there already stays as it is."""
+    """Lay the exercises out, one file per exercise. Files that are there already stay as they are."""
     from normlab.course import folder as student
 
     try:
