@@ -38,14 +38,15 @@ class Norm:
     Attributes:
         columns: (count,), int32.
         seen: the step, the stream and the parameters' identities and versions at the last count; empty before it.
-        kind: what norms have in common that one launch counts.
+        kind: what the norms of one launch share: the parameters' dtype, the limits, and which parameters are given.
         spread: (1,), on the GPU: the spread of x̂, measured in the first forward after a step.
-        measured: the step at which it was measured.
+        measured: the step at which the spread was measured.
         tally: three numbers that launches in CUDA graphs write (`choose_columns`); the second is how many columns have
             found no slot. It is pinned memory of the host.
-        warned: how many of these `warn` has told of.
+        warned: how many of the columns without a slot `warn` has reported.
         addresses_seen: the parameters' addresses at the last count.
-        alone: True if the parameters come and go, so that only the norm's own forward counts them.
+        alone: True if the parameters' memory has moved or was freed between uses, as under FSDP. Only the norm's own
+            forward counts its columns then.
         captured: True if a CUDA graph has captured the norm.
         survey, number: the survey that counts this norm, and the norm's number in it.
         stream: the handle of the stream that the norm was last used on.
@@ -61,7 +62,7 @@ class Norm:
         self.dtype = FLOATS[str(given[0].dtype).removeprefix("torch.")]
         self.eps = checks.rounded_eps(eps, statistics)
         self.limits = limits(self.eps, output_dtype)
-        self.kind = self.dtype, self.limits, *[one is not None for one in owners]  # a launch counts norms of one kind
+        self.kind = self.dtype, self.limits, *[one is not None for one in owners]
         # Without a bias, a small spread puts columns at risk only where outputs become subnormal.
         self.needs_spread = owners[1] is not None or output_dtype == "float16"
         self.spread = torch.ones(1, dtype=getattr(torch, statistics), device=self.device)
@@ -90,7 +91,7 @@ class Norm:
         self.addresses_seen = there
         return there
 
-    def used(self, stream: int, given: list[Tensor]) -> None:
+    def note_use(self, stream: int, given: list[Tensor]) -> None:
         """Note the stream and the parameters: other tensors in the same memory have version counters of their own."""
         ids = [id(one) for one in given]
         if (stream, ids) != (self.stream, self.ids):
@@ -98,11 +99,11 @@ class Norm:
         if ids != self.ids:
             self.ids, self.counters = ids, [_version_counter(one) for one in given]
 
-    def take(self, made: "Made", number: int) -> None:
-        """Take over the list of columns that a survey has made for its norm of the given number."""
-        start = made.starts[number]
-        self.columns = made.columns[start : start + made.counts[number]]
-        self.seen = made.step, self.stream, *self.ids, *made.versions[number]
+    def take(self, lists: "ColumnLists", number: int) -> None:
+        """Take over the columns that a survey has listed for its norm of the given number."""
+        start = lists.starts[number]
+        self.columns = lists.columns[start : start + lists.counts[number]]
+        self.seen = lists.step, self.stream, *self.ids, *lists.versions[number]
 
     def measure(self, invvar: Tensor) -> None:
         """Queue the launch that measures the spread. It is prepared again when the number of rows changes."""
@@ -147,11 +148,13 @@ def _version_counter(parameter: Tensor) -> Tensor:
     return found[0]
 
 
-class Made(NamedTuple):
-    """The lists that a survey's launch has made.
+class ColumnLists(NamedTuple):
+    """The columns at risk of each norm of a survey, as its launch lists them.
 
-    step: the count of optimizer steps at the launch. versions: each norm's parameters' versions. columns: int32, all
-    norms' columns; each norm's list begins at its element of `starts`. counts: the lengths of the lists.
+    Attributes:
+        step: the count of optimizer steps at the launch.
+        versions: for each norm the versions of its parameters at the launch.
+        columns: int32, the lists of all norms; norm i has `counts[i]` columns from `starts[i]` on.
     """
 
     step: int
@@ -164,7 +167,7 @@ class Made(NamedTuple):
 class Survey:
     """A launch that lists the columns of norms of one kind, prepared for the parameters' present addresses.
 
-    made: the lists of the latest launch that the host has waited for.
+    lists: those of the latest launch that the host has waited for; None before it.
     """
 
     def __init__(self, norms: list[Norm]):
@@ -184,22 +187,22 @@ class Survey:
         surveyed = Norms(int(table[:, 0].max()), self.table, weights, biases, spreads)
         self.launch = launch_survey(prepare, surveyed, first.limits, columns, counts)
         self.launch.patches = tuple((slot, result, 0) for result, slot in enumerate(self.launch.slots[-2:]))
-        self.made: Made | None = None
+        self.lists: ColumnLists | None = None
         for number, norm in enumerate(norms):
             norm.survey, norm.number = self, number
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Return True if all parameters still have the addresses that the launch was prepared for."""
         return all(_address(part()) == address for part, address in self.memory)
 
-    def __call__(self, step: int) -> Made:
+    def __call__(self, step: int) -> ColumnLists:
         """Queue the launch and return its lists, which the host may read once it has waited for the GPU."""
         versions = [list(map(version_of, norm.counters)) for norm in self.norms]
         device = self.backend.device
         columns = torch.empty(self.slots, dtype=torch.int32, device=device)
         counts = torch.empty(len(self.norms), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
         self.launch(self.backend.stream, [columns.data_ptr(), counts.data_ptr()])
-        return Made(step, versions, columns, self.starts, counts.numpy().data)
+        return ColumnLists(step, versions, columns, self.starts, counts.numpy().data)
 
 
 def _address(storage: Any) -> int:

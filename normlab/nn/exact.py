@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab.host.arrays import TorchBackend
-from normlab.nn.counting import Made, Norm, Survey, listed_in_graph, storages
+from normlab.nn.counting import ColumnLists, Norm, Survey, listed_in_graph, storages
 from normlab.nn.private import in_a_recomputation, version_of
 from normlab.nn.shapes import Owners
 
@@ -47,11 +47,11 @@ register_optimizer_step_post_hook(_after_step)
 
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
-_surveys: dict[tuple, list["Survey"]] = {}  # by device and stream: one for each kind of norms last used there
+_surveys: dict[tuple, list[Survey]] = {}  # by device and stream: one for each kind of norms last used there
 _lock = RLock()  # guards the two above; never held while the host waits
 
 
-def takes(output: Tensor, owners: Owners) -> bool:
+def can_count(output: Tensor, owners: Owners) -> bool:
     """Return True if this module can count the columns of a norm.
 
     The output must be a CUDA tensor, and the parameters contiguous and with version counters, which tensors made in
@@ -81,9 +81,9 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     # A checkpoint's second forward takes the first one's columns, so that both save the same tensors.
     changed = now != norm.seen and not (norm.seen and in_a_recomputation())
     if norm.captured or changed:
-        norm.used(stream, given)
-        if norm.survey is not None and norm.survey.made is not None:
-            norm.take(norm.survey.made, norm.number)  # another norm's forward may have counted this one
+        norm.note_use(stream, given)
+        if norm.survey is not None and norm.survey.lists is not None:
+            norm.take(norm.survey.lists, norm.number)  # another norm's forward may have counted this one
         if norm.captured or now != norm.seen:
             norm.take(*_count(norm))
         if norm.lost() != norm.warned:
@@ -133,7 +133,7 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     return norm
 
 
-def _count(wanted: Norm) -> tuple["Made", int]:
+def _count(wanted: Norm) -> tuple[ColumnLists, int]:
     """List the columns at risk of all norms on the wanted norm's stream: one launch for each kind of norms, one wait.
 
     Return the lists that hold the wanted norm's, and the norm's number in them. The other norms take their lists in
@@ -141,24 +141,24 @@ def _count(wanted: Norm) -> tuple["Made", int]:
     """
     with _lock:
         surveys = _surveys.get((wanted.device, wanted.stream), [])
-        if wanted.survey not in surveys or not all(survey.stands() for survey in surveys):
+        if wanted.survey not in surveys or not all(survey.is_current() for survey in surveys):
             surveys = _planned(wanted)
-        made = {survey: survey(_Steps.count) for survey in surveys}
+        queued = {survey: survey(_Steps.count) for survey in surveys}
         own: Any = wanted.survey
         number = wanted.number  # noted here: another thread may plan anew during the wait
     surveys[0].stream.synchronize()
-    for survey, lists in made.items():
-        survey.made = lists
-    return made[own], number
+    for survey, lists in queued.items():
+        survey.lists = lists
+    return queued[own], number
 
 
-def _planned(wanted: Norm) -> list["Survey"]:
+def _planned(wanted: Norm) -> list[Survey]:
     """Return the surveys that count a norm: together with all norms of its stream, or alone.
 
-    A norm is counted alone if its parameters come and go. Its first count is alone, too: in a model's first step the
-    other norms either have just been counted or are not known yet.
+    A norm is counted alone if its parameters' memory moves or is freed between uses, as FSDP does. Its first count is
+    alone, too: in a model's first step the other norms either have just been counted or are not known yet.
     """
-    wanted.addresses()  # finds out whether its parameters come and go
+    wanted.addresses()  # sets `wanted.alone` if the parameters' memory has moved or is freed
     if not wanted.seen or wanted.alone or wanted.captured:
         return [Survey([wanted])]
     kinds: dict[tuple, list[Norm]] = {}

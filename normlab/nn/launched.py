@@ -41,7 +41,7 @@ def columns_at_risk(
         return vectorised.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
     if owners[0] is None and owners[1] is None and eps <= 1:  # there is at most autocast's weight of ones
         return torch.empty(0, dtype=torch.int32, device=output.device)
-    if exact.takes(output, owners):
+    if exact.can_count(output, owners):
         return exact.columns_at_risk(invvar, output.dtype, eps, owners)
     with world(output):
         return find_columns(invvar, shape, weight, bias, eps, output)

@@ -1,4 +1,4 @@
-"""Hand a call on instead of computing it: to a `__torch_function__`, or to torch.fx as a node of its graph.
+"""Pass a call on instead of computing it: to a `__torch_function__`, or to torch.fx as a node of its graph.
 
 `normlab.nn.functional` calls `overridden` if a mode is active or an argument has a `__torch_function__`. The modules
 call `leaf` for torch.fx's proxies.

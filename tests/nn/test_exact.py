@@ -58,7 +58,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(counting.Survey, "__call__", counted)
     monkeypatch.setattr(
-        exact, "takes", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
+        exact, "can_count", lambda output, owners: all(one is None or one.is_contiguous() for one in owners)
     )
     monkeypatch.setattr(exact, "_known", weakref.WeakSet())  # of this fake GPU, as the other two
     monkeypatch.setattr(exact, "_surveys", {})

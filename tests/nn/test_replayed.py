@@ -19,7 +19,7 @@ def gpu(monkeypatch):
     """A fake GPU 0, where CPU tensors lie, and where the exact mode counts as on a real one."""
     library = fake_driver(monkeypatch)
     library.torch = fake_backend(monkeypatch)
-    monkeypatch.setattr(exact, "takes", lambda *given: True)
+    monkeypatch.setattr(exact, "can_count", lambda *given: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
     with using("simulator"):
