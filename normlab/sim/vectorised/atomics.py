@@ -3,8 +3,8 @@
 - Integer sums, maxima, minima and bit operations give the same memory in any order.
 - A sum of floats does not: it waits in `pending` until its threads meet (shared memory) or the chunk ends (global
   memory), and is then done in the order of the scheduler: block, warp, lane, and each lane's own order.
-- An operation whose result the kernel uses is done at once, lane after lane, which is the scheduler's order as long as
-  each element is the target of one such statement.
+- An operation whose result the kernel uses is done at once, lane after lane in the scheduler's order (rounds.py). This
+  is right as long as each element is the target of one such statement.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,8 @@ from normlab.sim.vectorised.accesses import apart, converted, place_of
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
-from normlab.sim.vectorised.values import Mixed, collect, scalars
+from normlab.sim.vectorised.rounds import Moment
+from normlab.sim.vectorised.values import Mixed, collect, scalars, take
 
 # Operation → NumPy's function and the name under which it commutes.
 COMMUTING = {
@@ -43,7 +44,7 @@ class Pending(NamedTuple):
     ids: np.ndarray
     places: np.ndarray
     numbers: np.ndarray
-    meetings: tuple[int, int]  # barriers and warp operations before it
+    moment: Moment
 
 
 class _Alone:
@@ -101,12 +102,16 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
                 frame.lanes.ids,
                 places,
                 numbers,
-                (machine.barriers, machine.warp_meetings),
+                machine.rounds.of(frame.lanes.ids),
             )
         )
         return None
     held.accesses.updated(frame.lanes, places, "ordered")
-    return _in_order(array, name, places, values, frame.width)
+    order = machine.rounds.order(frame.lanes.ids)
+    if order is None:
+        return _in_order(array, name, places, values, frame.width)
+    old = _in_order(array, name, places[order], tuple(take(value, order) for value in values), frame.width)
+    return take(old, np.argsort(order))
 
 
 def _in_order(array: Array, name: str, places: np.ndarray, values: tuple, width: int) -> Any:
@@ -131,12 +136,11 @@ def settle(machine: Any, among: Any) -> None:
         ids, places, numbers = (
             np.concatenate([getattr(one, name) for one in group]) for name in ("ids", "places", "numbers")
         )
-        if len(group) > 1:
+        if len(group) > 1 or not all(isinstance(part, int) for part in group[0].moment):
             lengths = [len(one.ids) for one in group]
-            turn, barriers, warp_meetings = (
-                np.repeat(np.array(column), lengths)
-                for column in (range(len(group)), *zip(*(one.meetings for one in group), strict=True))
-            )
-            order = np.lexsort((turn, ids, warp_meetings, machine.warps[ids], barriers, machine.block_of[ids]))
+            turn = np.repeat(np.arange(len(group)), lengths)
+            moments = [[np.broadcast_to(part, len(one.ids)) for part in one.moment] for one in group]
+            barriers, rounds = map(np.concatenate, zip(*moments, strict=True))
+            order = np.lexsort((turn, *machine.rounds.keys(ids, (barriers, rounds))))
             places, numbers = places[order], numbers[order]
         COMMUTING[group[0].name][0].at(group[0].data, places, numbers)

@@ -14,6 +14,7 @@ from normlab.sim.vectorised.frames import Lanes
 from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, seen_as, shared_array
 from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
+from normlab.sim.vectorised.rounds import Rounds
 from normlab.sim.vectorised.values import Vector
 
 FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
@@ -81,7 +82,8 @@ class Machine:
         self._thread, self._block = thread, first + ids // threads
         self.all_lanes = Lanes(self, ids)
         self.alive, self.alive_count = np.ones(self.size, np.bool_), self.size
-        self.barriers = self.warp_meetings = self.atomics = self.logged = 0
+        self.rounds = Rounds(self)
+        self.atomics = self.logged = 0
         self.pending: list[atomics.Pending] = []
         self.ordered = False
         self.turns = self.lane_turns = 0  # of loops, and the lanes that made them
@@ -190,7 +192,7 @@ class Machine:
             alive = np.bincount(self.block_of[self.alive], minlength=self.blocks)
             if ((here != 0) & (here != alive)).any():
                 raise NotVectorisedError("only some threads of a block come to a barrier together")
-        self.barriers += 1
+        self.rounds.barrier(lanes.ids)
         self.meet("block", lanes.ids)
 
     def meet(self, level: str, ids: np.ndarray) -> None:

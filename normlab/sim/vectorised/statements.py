@@ -254,9 +254,11 @@ def _for(node: ast.For) -> Statement:
                 raise NotVectorisedError("a loop walks through something other than a range or a tuple")
         exits: list[Exit] = []
         frame: Frame | None = outer.child(None)
-        for item in items:
+        # A variable like any other, because lanes leave the loop and the numbers of a tuple then lie closer together.
+        frame.variables[".items"] = items  # type: ignore[union-attr]
+        for turn in range(len(items)):
             frame.lanes.machine.turn(frame.width)  # type: ignore[union-attr]
-            store(frame, item)  # type: ignore[arg-type]
+            store(frame, frame.variables[".items"][turn])  # type: ignore[arg-type, union-attr]
             run(body, frame)  # type: ignore[arg-type]
             frame = _ended(frame, exits)  # type: ignore[arg-type]
             if frame is None:

@@ -57,7 +57,7 @@ class Group:
 
     def done(self) -> None:
         """Tell the machine that the lanes have met, if these are whole warps: others go on without an order."""
-        self.machine.warp_meetings += 1
+        self.machine.rounds.warp_operation(self.ids)
         if self.complete:
             self.machine.meet("warp", self.ids)
 

@@ -3,8 +3,9 @@
     python -m sim.vectorised.kernels_at_random 600 [seed]
 
 does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ. The
-kernels have nested loops, divergence, break, continue and return, shared and local memory, barriers, shuffles, votes,
-atomics, device functions and numbers of several types; some have races, on purpose.
+kernels have nested loops, divergence, break, continue and return, shared, dynamic and local memory, barriers (in
+branches that whole blocks take, too), shuffles, votes and matches of whole warps and of halves, atomics, device
+functions, tuples and numbers of several types; some have races, on purpose.
 """
 
 import linecache
@@ -44,6 +45,8 @@ INTEGERS = (
         "helper_int(`I`, `I`)",
     ),
     *("cuda.popc(`I`)", "int64(`I` > `I`)", "(`I` // 3)", "(`I` % 7)", "(`I` * 2)", "cuda.selp(`C`, `I`, `I`)"),
+    *("pair(`I`, `F`)[0]", "(3, `I`, t)[1]", "uint64(`I`)", "int16(`I`)", "nested(`I`, `F`)", "(~`I`)"),
+    "m[abs(int64(`I`)) % 2, abs(int64(`I`)) % 3]",
 )
 FLOATINGS = (
     *("(`F` + `F`)", "(`F` - `F`)", "(`F` * `F`)", "(`F` / `F`)", "(`F` * `I`)", "max(`F`, `F`)", "min(`F`, `F`)"),
@@ -57,11 +60,51 @@ FLOATINGS = (
     ),
     *("math.floor(`F`)", "(`F` // `F`)", "(`F` % `F`)", "(`F` ** 2)", "l[abs(int64(`I`)) % 4]", "float64(`I`)"),
     *("cuda.fma(`F`, `F`, `F`)", "float16(`F`)", "(`F` / 3)", "(`I` / `I`)", "math.tanh(`F`)"),
+    *("pair(`I`, `F`)[1]", "halved(`F`)", "float(`I`)", "(`F` + `I`)"),
 )
 CONDITIONS = (
     *("(`C` and `C`)", "(`C` or `C`)", "not `C`", "(`I` < `I` <= `I`)", "(`I` < `I`)", "(`I` >= `I`)", "(`I` == `I`)"),
     *("(`F` < `F`)", "(`F` >= `F`)", "(`F` != `F`)", "`I`"),
 )
+HELPERS = """
+def helper(p, q):
+    if p > q:
+        return p - q * 0.5
+    return q
+
+def helper_int(p, q):
+    total = 0
+    for c in range(3):
+        if q == c:
+            return p
+        total += p
+    return total
+
+def pair(p, q):
+    if p > 2:
+        return p + 1, q
+    return p, q * 2
+
+def halved(p):
+    turns = 0
+    while p > 1 or p < -1:
+        p *= 0.25
+        turns += 1
+        if turns == 5:
+            break
+    return p
+
+def nested(p, q):
+    total = p
+    for c in range(4):
+        for e in range(c):
+            if e == 2:
+                continue
+            if q < c:
+                return helper_int(total, e)
+            total += e
+    return total
+"""
 
 
 class Writer:
@@ -73,6 +116,7 @@ class Writer:
         self.threads = self.random.choice([16, 32, 33, 64, 96])
         self.blocks = self.random.choice([1, 2, 3])
         self.racy = self.random.random() < 0.15
+        self.columns = self.random.choice([self.threads, self.threads, 1, 8 if self.threads % 8 == 0 else 3])
         self.loops = 0
 
     def choose(self, *options):
@@ -136,6 +180,13 @@ class Writer:
             self.line(depth, f"l[{self.choose('0', '3', 'abs(int64(i0)) % 4')}] = {self.floating()}")
         elif kind < 0.78:
             self.atomic(depth)
+        elif uniform and kind < 0.84:
+            self.line(depth, f"if {self.choose('b == 1', 'n > 3', 'y[0] > 0', 'b % 2 == 0 and x[3] > 0')}:")
+            self.body(depth + 1, 3, True, False)
+        elif uniform and kind < 0.88 and self.threads % 32 == 0:
+            self.line(depth, f"if {self.choose('t // 32 == 1', 't // 32 != 1', 't < 32')}:")
+            self.meeting_of_a_warp(depth + 1)
+            self.assignment(depth + 1)
         elif uniform:
             self.meeting(depth)
         else:
@@ -157,7 +208,11 @@ class Writer:
     def loop(self, depth, uniform):
         self.loops += 1
         counter = f"c{depth}"
-        if self.random.random() < 0.5:
+        kind = self.random.random()
+        if kind < 0.1:
+            self.line(depth, f"for {counter} in ({self.integer(2)}, 4, {self.integer(2)}):")
+            self.body(depth + 1, 3, uniform, True)
+        elif kind < 0.5:
             bounds = self.choose("3", "t % 4", "1, 6, 2", "b, 5", "5, t % 3, -1", "i % 5, 4")
             self.line(depth, f"for {counter} in range({bounds}):")
             self.body(depth + 1, 3, uniform and bounds in ("3", "1, 6, 2"), True)
@@ -175,61 +230,97 @@ class Writer:
             f"cuda.atomic.max(counts, {self.random.randint(4, 5)}, {self.integer(1)})",
             f"cuda.atomic.add(sums, abs(int64({self.integer(1)})) % 4, {self.floating(1)})",
             "i1 = cuda.atomic.add(counts, 6, 1)",
+            f"i0 = cuda.atomic.cas(counts, {self.random.randint(6, 7)}, {self.choose('0', 't')}, {self.integer(2)})",
+            f"f2 = cuda.atomic.exch(sums, 3, {self.floating(2)})",
         ) if self.random.random() < 0.7 else f"cuda.atomic.xor(counts, 7, {self.integer(2)})")  # fmt: skip
 
     def meeting(self, depth):
-        """Write threads that exchange values: through shared memory or within a warp."""
-        r, full = self.random, "0xFFFFFFFF"
+        """Write threads of a block that exchange values: through shared memory or within a warp."""
+        r = self.random
         kind = r.random()
-        if kind < 0.4:
-            self.line(depth, f"s[t] = {self.floating()}")
+        if kind < 0.25:
+            array = self.choose("s", "d")
+            self.line(depth, f"{array}[t] = {self.floating()}")
             if not (self.racy and r.random() < 0.5):
                 self.line(depth, "cuda.syncthreads()")
-            self.line(depth, f"f0 = s[(t + {r.randint(0, 40)}) % {self.threads}]")
+            self.line(depth, f"f0 = {array}[(t + {r.randint(0, 40)}) % {self.threads}]")
             self.line(depth, "cuda.syncthreads()")
-        elif kind < 0.5:
+        elif kind < 0.35:
             self.line(
                 depth, f"i0 = cuda.syncthreads_{self.choose('count', 'and', 'or')}(1 if {self.condition()} else 0)"
             )
-        elif kind < 0.7 and self.threads % 32 == 0:
-            by = self.choose("1", "t % 32", "16")
-            value, target = (self.floating(), "f1") if r.random() < 0.5 else (self.integer(), "i1")
-            kind = "float32" if target == "f1" else "int64"
-            self.line(
-                depth,
-                f"{target} = cuda.shfl_{self.choose('up_', 'down_', 'xor_', '')}sync({full}, {kind}({value}), {by})",
-            )
-        elif kind < 0.8:
-            vote = self.choose("all_sync", "any_sync", "ballot_sync", "eq_sync")
-            self.line(depth, f"i2 = int64(cuda.{vote}({full}, {self.condition()}))")
-        elif kind < 0.9:
+        elif kind < 0.45:
             self.line(depth, f"k[t % 5] = {self.choose('7', 'b', 't' if self.racy else 'n')}")
             self.line(depth, "cuda.syncthreads()")
+        elif kind < 0.55:
+            self.sums_of_the_block(depth)
+        else:
+            self.meeting_of_a_warp(depth)
+            self.line(depth, "cuda.syncthreads()")
+
+    def sums_of_the_block(self, depth):
+        """Write atomic operations on shared memory."""
+        for text in ("if t < 3:", "    q[t], r[t] = 0, 0.0", "cuda.syncthreads()"):
+            self.line(depth, text)
+        inner = depth
+        if self.random.random() < 0.5:
+            inner += 1
+            self.line(depth, f"if {self.condition()}:")
+        self.line(inner, f"cuda.atomic.{self.choose('add', 'max', 'xor')}(q, abs(int64({self.integer(1)})) % 3, t)")
+        self.line(inner, f"cuda.atomic.add(r, t % 3, {self.floating(1)})")
+        self.line(depth, "cuda.syncthreads()")
+        self.line(depth, "i2, f1 = q[t % 3], r[(t + 1) % 3]")
+        self.line(depth, "cuda.syncthreads()")
+
+    def meeting_of_a_warp(self, depth):
+        """Write lanes that exchange values."""
+        r, full = self.random, "0xFFFFFFFF"
+        kind = r.random()
+        if kind < 0.3 and self.threads % 32 == 0:
+            value, target = (self.floating(), "f1") if r.random() < 0.5 else (self.integer(), "i1")
+            self.line(depth, self.shuffled(full, value, target, self.choose("1", "t % 32", "16")))
+        elif kind < 0.5 and self.threads % 32 == 0:  # half of the lanes of a warp
+            low = r.random() < 0.5
+            self.line(depth, f"if t % 32 {'<' if low else '>='} 16:")
+            self.line(depth + 1, self.shuffled("0xFFFF" if low else "0xFFFF0000", self.floating(), "f2", "1", "xor_"))
+            if r.random() < 0.5:
+                self.atomic(depth)
+        elif kind < 0.65:
+            vote = self.choose("all_sync", "any_sync", "ballot_sync", "eq_sync")
+            self.line(depth, f"i2 = int64(cuda.{vote}({full}, {self.condition()}))")
+        elif kind < 0.75:
+            self.line(depth, f"i2 = int64(cuda.match_any_sync({full}, int64({self.integer()})))")
+        elif kind < 0.8:
+            self.line(depth, f"i0 = int64(cuda.match_all_sync({full}, int64({self.integer()}))[{r.randint(0, 1)}])")
         else:
             self.line(depth, f"w[t] = {self.integer()}")
-            self.line(depth, "cuda.syncwarp()" if r.random() < 0.5 else "cuda.syncthreads()")
+            self.line(depth, "cuda.syncwarp()")
             self.line(depth, "i1 = w[t ^ 1 if (t ^ 1) < W else t]")
-            self.line(depth, "cuda.syncthreads()")
+            self.line(depth, "cuda.syncwarp()")
+
+    def shuffled(self, mask, value, target, by, kind=None):
+        """Return a shuffle of a value into a variable."""
+        name = self.choose("up_", "down_", "xor_", "") if kind is None else kind
+        return f"{target} = cuda.shfl_{name}sync({mask}, {'int64' if target[0] == 'i' else 'float32'}({value}), {by})"
 
     def source(self):
         """Return the source of a module with the kernel."""
-        head = ["def helper(p, q):", "    if p > q:", "        return p - q * 0.5", "    return q", ""]
-        head += ["def helper_int(p, q):", "    total = 0", "    for c in range(3):", "        if q == c:",
-                 "            return p", "        total += p", "    return total", ""]  # fmt: skip
-        head += ["def kernel(x, z, h, y, a, n, out, counts, sums):"]
         for text in (
-            "t, b, i = cuda.threadIdx.x, cuda.blockIdx.x, cuda.grid(1)",
+            "t, b = cuda.threadIdx.x + cuda.threadIdx.y * COLUMNS, cuda.blockIdx.x", "i = b * W + t",
             "s = cuda.shared.array(W, float32)", "w = cuda.shared.array(W, int32)",
             "k = cuda.shared.array(5, int32)", "l = cuda.local.array(4, float32)",
+            "d = cuda.shared.array(0, float32)", "q = cuda.shared.array(3, int32)", "r = cuda.shared.array(3, float32)",
+            "m = cuda.local.array((2, 3), int16)",
             "f0, f1, f2 = float32(0), 0.0, x[i % n]", "i0, i1, i2 = 0, y[i % n], t",
-            "for c in range(4):", "    l[c] = a", "if t < 5:", "    k[t] = t", "cuda.syncthreads()",
+            "for c in range(4):", "    l[c] = a", "for c in range(6):", "    m[c // 3, c % 3] = t * c",
+            "if t < 5:", "    k[t] = t", "cuda.syncthreads()",
         ):  # fmt: skip
             self.line(1, text)
         for _ in range(self.random.randint(2, 7)):
             self.statement(1, True, False)
         for column, name in enumerate((*FLOATS, *INTS)):
             self.line(1, f"out[i, {column}] = {name}")
-        return "\n".join(head + self.lines) + "\n"
+        return "\n".join([HELPERS, "def kernel(x, z, h, y, a, n, out, counts, sums):", *self.lines]) + "\n"
 
 
 def made(seed):
@@ -240,16 +331,16 @@ def made(seed):
     linecache.cache[name] = len(source), None, source.splitlines(True), name
     import math
 
-    from numba import float32, float64, int32, int64, uint8, uint32
+    from numba import float32, float64, int16, int32, int64, uint8, uint32, uint64
 
-    names = {"cuda": cuda, "math": math, "W": writer.threads, "float16": np.float16, "float32": float32}
-    names |= {"float64": float64, "int32": int32, "int64": int64, "uint8": uint8, "uint32": uint32}
+    names = {"cuda": cuda, "math": math, "W": writer.threads, "COLUMNS": writer.columns}
+    names |= {"float16": np.float16, "float32": float32, "float64": float64}
+    names |= {"int16": int16, "int32": int32, "int64": int64, "uint8": uint8, "uint32": uint32, "uint64": uint64}
     exec(compile(source, name, "exec", dont_inherit=True), names)
-    names["helper"], names["helper_int"] = (
-        cuda.jit(device=True)(names["helper"]),
-        cuda.jit(device=True)(names["helper_int"]),
-    )
-    return cuda.jit(names["kernel"]), (writer.blocks, writer.threads), source
+    for helper in ("helper", "helper_int", "pair", "halved", "nested"):
+        names[helper] = cuda.jit(device=True)(names[helper])
+    block = writer.columns, writer.threads // writer.columns
+    return cuda.jit(names["kernel"]), (writer.blocks, block, 0, 4 * writer.threads), source
 
 
 def arguments(seed, threads):
@@ -257,15 +348,15 @@ def arguments(seed, threads):
     draw = np.random.default_rng(seed)
     n = 50
     x, z = draw.normal(size=n).astype(np.float32), draw.normal(size=n)
-    y = draw.integers(-20, 20, n).astype(draw.choice([np.int32, np.int64, np.int8]))
+    y = draw.integers(-20, 20, n).astype(draw.choice([np.int32, np.int64, np.int8, np.uint16, np.uint32, np.uint64]))
     out = np.zeros((threads, 6), draw.choice([np.float64, np.float32]))
     return [x, z, x.astype(np.float16), y, np.float32(1.25), n, out, np.zeros(8, np.int32), np.zeros(4, np.float32)]
 
 
 def run(kernel, configuration, seed, which):
     """Return (bytes of all arrays, or the error; what the engine says)."""
-    blocks, threads = configuration
-    given = arguments(seed, blocks * threads)
+    blocks, (columns, rows), *_ = configuration
+    given = arguments(seed, blocks * columns * rows)
     said = ""
     try:
         said = simulate(kernel, engine=which, explain=True)[configuration](*given)
@@ -276,7 +367,7 @@ def run(kernel, configuration, seed, which):
 
 def bits_of(array):
     """Return an array's bytes; of a NaN, no operation tells the sign or the payload, and NumPy does not keep them."""
-    return np.where(np.isnan(array), np.nan, array).astype(array.dtype).tobytes()
+    return (np.where(np.isnan(array), array.dtype.type(np.nan), array) if array.dtype.kind == "f" else array).tobytes()
 
 
 def differ(seed):
