@@ -14,9 +14,10 @@ Five rooms, each of which imports only those before it; the last three do not im
   `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers
   of a part of a block, distributed shared memory, a barrier of all blocks. `observe` and `observed` tell an observer of
   every access and every meeting of threads.
-- vectorised/: the first engine of `simulate`, which runs all threads of many blocks at once, one NumPy array for a
-  variable. What it cannot prove equal goes to the machine's scheduler.
-- tracing/ and sanitizing/: the two observers of the scheduler.
+- vectorised/: the first engine of `simulate` and `trace`, which runs all threads of many blocks at once, one NumPy
+  array for a variable. What it cannot prove equal goes to the machine's scheduler.
+- tracing/ and sanitizing/: the two observers. The scheduler tells both of single threads; the vectorised engine tells
+  the first of all threads at once.
 
 `protocols.py` says what a lower file expects of the objects that a higher file implements. The simulator imports
 nothing else of normlab, and no Numba: `machine/checking.py` loads the engine's check by its name, if a launch asks.

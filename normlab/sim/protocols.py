@@ -162,3 +162,22 @@ class Observer(Protocol):
 
     def write_vector(self, array: Any, key: tuple, values: tuple) -> None:
         """Store neighbouring elements by one instruction."""
+
+
+class LaneObserver(Protocol):
+    """What the vectorised engine tells of all lanes of a frame at once. Implemented by `tracing.lanes.LaneRecorder`."""
+
+    def argument(self, value: Any, name: str, offset: int) -> Any:
+        """Return what to keep with an array of the host, whose first element is at place `offset` of its memory."""
+
+    def shared(self, frame: Any, key: Any, array: Any, dynamic: bool) -> Any:
+        """Return what to keep with the shared array of the call `key`."""
+
+    def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
+        """Take note that each lane accesses `width` elements of an array from its place on."""
+
+    def barrier(self, frame: Any) -> None:
+        """Take note that lanes are about to pass their blocks' barriers."""
+
+    def warp_operation(self, frame: Any, operation: str, sources: Any) -> None:
+        """Take note that lanes are about to pass a warp operation; `sources`: the places of a shuffle's sources."""

@@ -48,10 +48,14 @@ def place_of(code: Any) -> Place:
     return code.co_filename, code.co_name, code.co_firstlineno
 
 
+def holder_of(name: str) -> Any:
+    """Return the class of the values that have the type of Numba with this name."""
+    return INTEGER_CASTS[name].holder if name in INTEGER_CASTS else TYPES[name]
+
+
 def _cast_to(name: str) -> Callable[[Any], Any]:
     """Return a function that gives a value the type of Numba with this name."""
-    kind = TYPES[name]
-    holder = INTEGER_CASTS[name].holder if name in INTEGER_CASTS else kind
+    kind, holder = TYPES[name], holder_of(name)
 
     def cast(value: Any) -> Any:
         return value if type(value) is holder else kind(value)

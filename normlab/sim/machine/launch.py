@@ -26,9 +26,9 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 ENGINES = ("auto", "vectorised", "scheduler")
 FEWEST_THREADS = 12  # of a launch that is worth running all threads at once
-# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, whether to insist → None
-# if the engine has run the launch, else why it has not.
-FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, bool], str | None]
+# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, whether to insist, the
+# observer → None if the engine has run the launch, else why it has not.
+FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, bool, Observer | None], str | None]
 first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
 
@@ -74,8 +74,7 @@ def simulate(
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
+    engine_named(engine)
 
     def start(launch: Launch, arguments: tuple) -> str | None:
         return launch.ran(arguments, engine, explain)
@@ -86,6 +85,12 @@ def simulate(
 def described(value: Any) -> str:
     """Return what errors call a value: its type and how it prints."""
     return f"the {type(value).__name__} {value!r}"
+
+
+def engine_named(engine: str) -> None:
+    """Raise ValueError unless an engine has this name."""
+    if engine not in ENGINES:
+        raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
 
 
 class Launchable:
@@ -214,31 +219,36 @@ class Launch:
         """
         function = self.function
         adopted = adopt_arguments(function, arguments)
-        cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
-        if observer is not None:
-            cuda.observer = observer
-            # Before the arguments are adopted: the observer gives each array its address and its shadow then.
-            observer.attach(cuda)
-            names = inspect.signature(function).parameters
-            adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
-        # One Rewriter a launch: the rewritten functions hold this launch's `cuda`.
-        body = Rewriter(cuda, self.types).function(function)
-        if observer is not None:
-            # The rewritten code and not the function's own: this one is in the frames that the observer meets.
-            observer.kernel_code = body.__code__
         why_not = self._not_worth_trying(first)
         if why_not is None:
-            why_not = first_engines[0](body, adopted, cuda, function, first == "vectorised")
+            cuda, body = self._rewritten()
+            why_not = first_engines[0](body, adopted, cuda, function, first == "vectorised", observer)
             if why_not is None:
                 return None
         if first == "vectorised":
             raise SimulationError(f"the vectorised engine gives up, because {why_not}")
+        cuda, body = self._rewritten(observer)
+        if observer is not None:
+            # The rewritten code and not the function's own: this one is in the frames that the observer meets.
+            observer.kernel_code = body.__code__
+            names = inspect.signature(function).parameters
+            adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
         )
         cuda.grid_run.run()
         return why_not
+
+    def _rewritten(self, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
+        """Return the namespace of one run of the launch, and the kernel rewritten for it."""
+        cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
+        if observer is not None:
+            cuda.observer = observer
+            # Before the arguments are adopted: the observer gives each array its address and its shadow then.
+            observer.attach(cuda)
+        # One Rewriter a run: the rewritten functions hold this run's `cuda`.
+        return cuda, Rewriter(cuda, self.types).function(self.function)
 
     def ran(self, arguments: tuple, engine: str, explain: bool) -> str | None:
         """Run the kernel by an engine, one of ENGINES; return, if `explain`, which one ran and why."""
@@ -255,8 +265,6 @@ class Launch:
             return f"the schedule is {self._schedule!r}"
         if self.cluster > 1:
             return "the launch has clusters"
-        if self.types:
-            return "variables are cast to the compiler's types"
         threads = prod((*self.grid, *self.block))
         return f"the launch has {threads} threads" if threads < FEWEST_THREADS and engine == "auto" else None
 

@@ -9,7 +9,6 @@ import re
 import sys
 from functools import lru_cache
 from math import prod
-from types import FrameType
 from typing import Any
 
 import ml_dtypes
@@ -57,10 +56,10 @@ def _pattern(shape: Any, dtype: Any) -> np.ndarray:
     return fresh(shape_of(shape), dtype_of(dtype))
 
 
-def name_given(frame: FrameType, otherwise: str) -> str:
-    """Return the name that the line of `frame` assigns to, as far as the source tells."""
+def name_given(file: str, line: int, otherwise: str) -> str:
+    """Return the name that a line of a file assigns to, as far as the source tells."""
     # `tile = cuda.shared.array(…)` is called "tile" in reports. A call in the middle of an expression has no name.
-    match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(frame.f_code.co_filename, frame.f_lineno))
+    match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(file, line))
     return match[1] if match else otherwise
 
 
@@ -84,7 +83,7 @@ class SharedMemory:
         site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
         block = self._cuda.current.block
         if site not in block.shared:
-            name = name_given(caller, "shared array")
+            name = name_given(caller.f_code.co_filename, caller.f_lineno, "shared array")
             self._make(block, site, shape_of(shape), dtype_of(dtype), alignment, name)
         return block.shared[site]
 
@@ -181,8 +180,9 @@ class LocalMemory:
             array = fresh(shape_of(shape), dtype_of(dtype))
         if self._cuda.observer is None:
             return array
-        name, block = name_given(sys._getframe(1), "local array"), self._cuda.current.block
-        return self._cuda.observer.made(array, name, "local", 0, block)
+        caller = sys._getframe(1)
+        name = name_given(caller.f_code.co_filename, caller.f_lineno, "local array")
+        return self._cuda.observer.made(array, name, "local", 0, self._cuda.current.block)
 
 
 class ConstantMemory:

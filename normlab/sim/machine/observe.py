@@ -14,7 +14,7 @@ import numpy as np
 from normlab.sim.language.paths import KERNEL_MARK
 from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, allocation_of, pointer
 from normlab.sim.machine.vector import Part, neighbours
-from normlab.sim.protocols import Cuda
+from normlab.sim.protocols import Cuda, LaneObserver
 
 ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
 
@@ -47,6 +47,10 @@ class Observer:
     def marks(self, in_kernel: bool) -> dict[str, Any]:
         """Return the globals that marked functions call: the kernel, or (not `in_kernel`) functions that it calls."""
         return {}
+
+    def lanes(self, cuda: Cuda) -> LaneObserver:
+        """Return what the vectorised engine is to tell of the launch of `cuda`, which it is about to try."""
+        raise NotImplementedError(f"{type(self).__name__} observes one thread after another")
 
     # --- memory ------------------------------------------------------------------------------------------------------
 

@@ -131,6 +131,7 @@ def _source_down(lane: int, delta: int) -> int:
     return lane + delta if lane + delta < 32 else lane
 
 
+VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
 SOURCES: dict[str, Callable[[int, int], int]] = {
     "shfl_sync": lambda lane, source: source,
     "shfl_up_sync": _source_up,

@@ -1,8 +1,9 @@
 """Count the memory requests of a kernel's warps, under Nsight Compute's names.
 
-`trace` runs a kernel with a `Recorder` (recorder.py) as observer, which logs each lane's accesses (sites.py, log.py).
-The `Tally` (tally.py) groups the accesses into requests (request.py), computes what each costs (model.py) and adds the
-costs up (counts.py, heat.py). `data.py` holds the result; tables, pictures and the HTML report show it.
+`trace` runs a kernel with a `Recorder` as observer. The vectorised engine tells the recorder of all lanes at once
+(lanes.py). If the scheduler runs the launch, it tells of each lane's accesses (recorder.py, sites.py), which are logged
+and grouped into requests (log.py). The `Tally` (tally.py) computes what each request (request.py) costs (model.py) and
+adds the costs up (counts.py, heat.py). `data.py` holds the result; tables, pictures and the HTML report show it.
 
 Where the model stops: it counts the accesses of the source. A compiler may hoist a load out of a loop, merge two loads
 of the same address, or drop a load whose value is not used. Caches, timing and DRAM are not modelled, and local memory

@@ -19,12 +19,15 @@ FIELDS = 4  # of an event: site, path, slot (32 times the warp's number + lane),
 
 @dataclass
 class Groups:
-    """Requests, numbered: the `site` of each, how many `lanes` it has; `group` gives each event's request."""
+    """Requests, numbered: the `site` of each, how many `lanes` it has; `group` gives each event's request.
+
+    `first`: the order in time, as the position of each request's first event or as a rank.
+    """
 
     site: np.ndarray
     lanes: np.ndarray
     group: np.ndarray
-    first: np.ndarray  # the position of each request's first event
+    first: np.ndarray
 
     def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
         """Return the numbers of the requests whose events are `chosen`, and these requests as Groups, numbered anew."""

@@ -1,5 +1,7 @@
 """Define the observer of `trace`: it logs the accesses of single lanes, which the tally groups into warps' requests.
 
+`lanes` gives what counts in its place if the vectorised engine runs the launch (lanes.py).
+
 When the log is long, the recorder counts the requests of all warps that have ended or stand at a barrier; it counts the
 rest at the end of the launch. It then forgets them, except the first and the costliest request of every line, and all
 requests of the lines that `keep` names. Memory grows with the kernel's source, its arrays, and the accesses of a warp
@@ -18,15 +20,15 @@ from normlab.sim.language.paths import KERNEL_MARK, PATHS, PathMarks, Paths, cal
 from normlab.sim.language.source import Line, line_of
 from normlab.sim.machine.observe import Copy, Observer, kernel_frame
 from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
-from normlab.sim.machine.shuffles import SOURCES
+from normlab.sim.machine.shuffles import SOURCES, VOTES
 from normlab.sim.machine.vector import Part, instructions
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat
+from normlab.sim.tracing.lanes import LaneRecorder
 from normlab.sim.tracing.log import Log
 from normlab.sim.tracing.sites import NOT_LOADED, RANK_SPACING, Site, Sites, TracedArray
-from normlab.sim.tracing.tally import Tally
+from normlab.sim.tracing.tally import Tally, Warps
 
-VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
 LONG = 1 << 18  # accesses in the log: 8 MB
 
 
@@ -35,28 +37,40 @@ class Recorder(Observer):
 
     array_class: type[ObservedArray] = TracedArray
     source_marks: tuple[type[NodeTransformer], ...] = PathMarks, AccessMarks
-    paths: Paths  # these two from `attach` on
-    tally: Tally
+    paths: Paths  # from `attach` on
 
     def __init__(self, keep: Collection[int]):
         """Keep all requests of the lines numbered `keep`."""
         super().__init__()
-        self.heat: dict[tuple, Heat] = {}
-        self.flows = Flows()
         self._keep = keep
         self._log = Log()
         self._long = LONG
         self._ended: list[bool] = []  # by number of the warp
-        self._sites: list[Site] = []
-        self._sites_of: dict[tuple, Sites] = {}
-        self._site_numbers: dict[tuple, int] = {}
 
     def attach(self, cuda: Any) -> None:
         """Number the paths of the launch of `cuda`."""
         super().attach(cuda)
         self.paths = Paths(cuda)
-        self.tally = Tally(self._keep, self._sites, self.paths.warps)
+        self._begin(self.paths.warps)
         self._record = self._recording()
+
+    def _begin(self, warps: Warps) -> None:
+        """Start all counters at 0."""
+        self.heat: dict[tuple, Heat] = {}
+        self.flows = Flows()
+        self._sites: list[Site] = []
+        self._sites_of: dict[tuple, Sites] = {}
+        self._site_numbers: dict[tuple, int] = {}
+        self.tally = Tally(self._keep, self._sites, warps)
+        self._lanes: LaneRecorder | None = None
+
+    def lanes(self, cuda: Any) -> LaneRecorder:
+        """Return what counts for this recorder, from 0 on, what the vectorised engine tells of the launch of `cuda`."""
+        made = LaneRecorder(self, cuda.gridDim, cuda.blockDim)
+        self._begin(made.warps)
+        self.flows.begin(made, made.threads)
+        self._lanes = made
+        return made
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
         """Return the functions that the kernel's code calls at turns of loops, and for its loads and stores."""
@@ -184,9 +198,10 @@ class Recorder(Observer):
             thread = cuda.current
             trail = thread.seen
             append((number, trail.path, trail.slot, address))
-            # Flows are followed for one block only, so all other blocks pay one comparison.
+            # Flows are followed for one block only, so all other blocks pay one comparison. It is the first block, in
+            # which the slot is the thread's number.
             if sites.shared and thread.block is flows.block:
-                flows.access(thread, array.buffer, address, sites.operation, all_sites[number].line)
+                flows.access(trail.slot, array.buffer.name, address, sites.operation, all_sites[number].line)
 
         return record
 
@@ -240,7 +255,7 @@ class Recorder(Observer):
         """Count a barrier, at the line of the first thread."""
         self.tally.counts_of(_stopped_at(arrived[0])).barriers += 1
         if block is self.flows.block:
-            self.flows.barrier(arrived)
+            self.flows.barrier(_numbers(arrived))
         self._count_if_long(block.warps)
 
     def team_meets(self, number: int, group: list[Any]) -> None:
@@ -248,7 +263,7 @@ class Recorder(Observer):
         line = _stopped_at(group[0])
         self.tally.counts_of(line).barriers += 1
         if group[0].block is self.flows.block:
-            self.flows.meeting(group, line)
+            self.flows.meeting(_numbers(group), line)
         block = group[0].block
         waiting = {thread for team in block.at_team.values() for thread in team}  # the group, and other teams
         self._count_if_long([warp for warp in block.warps if waiting.issuperset(warp.live)])
@@ -264,7 +279,7 @@ class Recorder(Observer):
         else:
             counts.warp_syncs += 1
         if group[0].block is self.flows.block:
-            self.flows.meeting(group, line)
+            self.flows.meeting(_numbers(group), line, _moves(group))
 
     def cluster_meets(self, blocks: list[Any]) -> None:
         """Count a cluster's barrier, at the line of the first thread that waits there."""
@@ -272,7 +287,7 @@ class Recorder(Observer):
         self.tally.counts_of(_stopped_at(first)).cluster_syncs += 1
         whole = [block for block in blocks if len(block.at_cluster) == block.live_count]
         if self.flows.block in whole:
-            self.flows.barrier(self.flows.block.at_cluster)
+            self.flows.barrier(_numbers(self.flows.block.at_cluster))
         self._count_if_long([warp for block in whole for warp in block.warps])
 
     def grid_sync(self, blocks: list[Any]) -> None:
@@ -285,7 +300,7 @@ class Recorder(Observer):
         """Give every thread of a new block its trail."""
         self.paths.begin(block)
         self._ended += [False] * len(block.warps)
-        self.flows.begin(block)
+        self.flows.begin(block, len(block.threads))
 
     def returned(self, thread: Any) -> None:
         """Pack a long log, and count it when a warp has ended."""
@@ -316,7 +331,10 @@ class Recorder(Observer):
 
     def count(self) -> None:
         """Count all accesses in the log. No warp may be in the middle of a request."""
-        self.tally.add(self._log.take())
+        if self._lanes is not None:
+            self._lanes.count()
+        else:
+            self.tally.add(self._log.take())
 
 
 def _load(array: Any, key: Any, place: int) -> Any:
@@ -325,6 +343,21 @@ def _load(array: Any, key: Any, place: int) -> Any:
 
 def _store(value: Any, array: Any, key: Any, place: int) -> None:
     array[key] = value
+
+
+def _numbers(threads: list[Any]) -> list[int]:
+    """Return the numbers in their block of threads of the first block."""
+    return [thread.seen.slot for thread in threads]
+
+
+def _moves(group: list[Any]) -> list[tuple[int, int]]:
+    """Return between which threads of the first block a warp operation moves values: a shuffle does."""
+    operation = group[0].operation
+    if operation not in SOURCES:
+        return []
+    first, lanes = group[0].seen.slot - group[0].lane, {thread.lane for thread in group}
+    moves = ((SOURCES[operation](thread.lane, thread.given[1]), thread.lane) for thread in group)
+    return [(first + source, first + target) for source, target in moves if source in lanes]
 
 
 def _stopped_at(thread: Any) -> Line:

@@ -1,6 +1,7 @@
 """Group the log's accesses into requests, compute their costs, and count them by source line."""
 
 from collections.abc import Collection
+from typing import Protocol
 
 import numpy as np
 
@@ -12,25 +13,33 @@ from normlab.sim.tracing.request import Kept, Request
 from normlab.sim.tracing.sites import RANK_SPACING, Site, with_second_parts
 
 
+class Warps(Protocol):
+    """What each warp's number stands for: a list, for one."""
+
+    def __getitem__(self, number: int, /) -> tuple[tuple[int, int, int], int]:
+        """Return the index of the warp's block, and the warp's position in it."""
+
+
 class Tally:
     """The counters of every line, the requests that are kept to be shown, and the bytes that were touched."""
 
-    def __init__(self, keep: Collection[int], sites: list[Site], warps: list[tuple[tuple[int, int, int], int]]):
+    def __init__(self, keep: Collection[int], sites: list[Site], warps: Warps):
         """Keep all requests of the lines numbered `keep`; `sites`, `warps`: what the log's numbers stand for."""
         self.lines: dict[Line, Counts] = {}
         self.kept: dict[tuple[Line, str, str, str], Kept] = {}  # (line, space, operation, array)
         self.touched: dict[range, Touched] = {}  # by allocation of global memory
-        self._keep, self._sites, self._warps = keep, sites, warps
+        self._keep, self.sites, self.warps = keep, sites, warps
 
-    def add(self, table: np.ndarray) -> None:
-        """Group accesses into requests, and count these by line."""
+    def add(self, table: np.ndarray, groups: Groups | None = None) -> None:
+        """Group accesses into requests, if they are not `groups` already, and count these by line."""
         if not len(table):
             return
-        table = with_second_parts(table, self._sites)
-        groups = grouped(table)
-        size = np.array([site.size for site in self._sites])[table[:, 0]]
-        shared = np.array([site.heat.space == "shared" for site in self._sites])[table[:, 0]]
-        loads = np.array([site.operation == "ld" for site in self._sites])[table[:, 0]]
+        if groups is None:
+            table = with_second_parts(table, self.sites)
+            groups = grouped(table)
+        size = np.array([site.size for site in self.sites])[table[:, 0]]
+        shared = np.array([site.heat.space == "shared" for site in self.sites])[table[:, 0]]
+        loads = np.array([site.operation == "ld" for site in self.sites])[table[:, 0]]
         # Shared memory costs wavefronts, all other memory sectors.
         # One number per request in each: what it costs, and the fewest wavefronts that its lanes could have taken.
         cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
@@ -42,7 +51,7 @@ class Tally:
             cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
         # By site: a source line may have several, and a site has one array, one operation and one size.
         for number in np.unique(table[:, 0]):
-            site, mine = self._sites[number], groups.site == number
+            site, mine = self.sites[number], groups.site == number
             memory = self.counts_of(site.line).of(site.heat.space, site.operation)
             memory.requests += int(mine.sum())
             memory.lanes += int(groups.lanes[mine].sum())
@@ -52,7 +61,7 @@ class Tally:
             else:
                 memory.sectors += int(cost[mine].sum())
             addresses = table[table[:, 0] == number, 3]
-            if number == 0 or self._sites[number - 1] is not site:  # the second part of a complex number is no element
+            if number == 0 or self.sites[number - 1] is not site:  # the second part of a complex number is no element
                 offsets = addresses - site.origin
                 site.heat.count(
                     site.operation, offsets % RANK_SPACING if site.heat.space == "dshared" else offsets, site.size
@@ -71,14 +80,14 @@ class Tally:
         key = site.line, site.heat.space, site.operation, site.heat.name
         if key not in self.kept:
             self.kept[key] = Kept(site.line.number in self._keep)
-        # The numbers of requests say nothing about time; the position of their first event does.
+        # The numbers of requests say nothing about time; `first` does.
         in_time = mine[np.argsort(groups.first[mine])]
         # Only candidates are made into objects: a kernel makes millions of requests.
         if self.kept[key].all is None:
             in_time = in_time[sorted({0, int(np.argmax(cost[in_time]))})]
         for number in in_time:
             events = groups.events(number, table)
-            block, warp = self._warps[int(events[0, 2]) // 32]
+            block, warp = self.warps[int(events[0, 2]) // 32]
             self.kept[key].add(
                 Request(
                     line=site.line,

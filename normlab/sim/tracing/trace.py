@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from normlab.sim.machine.launch import Launch, Launchable
+from normlab.sim.machine.launch import Launch, Launchable, engine_named
 from normlab.sim.tracing import tables
 from normlab.sim.tracing.comparison import Comparison
 from normlab.sim.tracing.counts import METRICS
@@ -27,12 +27,14 @@ def trace(
     check: bool = False,
     play: int | tuple[int, ...] | None = None,
     watch: Collection[str] | str | None = None,
+    engine: str = "auto",
 ) -> Launchable:
     """Return `kernel` as something to launch under observation: `trace(kernel)[grid, block](*arguments)` is a `Trace`.
 
-    The kernel runs as `simulate` runs it, in place on its arguments; `schedule`, `cluster` and `check` are those of
-    `simulate`. `keep`: one or several line numbers of the kernel's source. The trace keeps every request of these
-    lines; of each other line it keeps only the first and the costliest request. `Trace.requests` returns those kept.
+    The kernel runs as `simulate` runs it, in place on its arguments; `schedule`, `cluster`, `check` and `engine` are
+    those of `simulate`. `keep`: one or several line numbers of the kernel's source. The trace keeps every request of
+    these lines; of each other line it keeps only the first and the costliest request. `Trace.requests` returns those
+    kept.
 
     `play`: the number or the index of a block. The trace records the block statement by statement, and `Trace.play`
     shows it. `watch`: the names of the variables whose values it records; None: all that are numbers.
@@ -40,7 +42,7 @@ def trace(
     Raises what `simulate` raises; TypeError for a `keep` of other than ints; ValueError for a line number below 1. It
     also raises ValueError, after the launch, for a line that is not in the kernel and at which nothing was counted.
     For a `play` or `watch` that is of another kind it raises TypeError, before the launch, and ValueError for a block
-    or a variable that is not there, and for `watch` without `play`.
+    or a variable that is not there, and for `watch` without `play`, or `play` with the vectorised engine.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -55,10 +57,15 @@ def trace(
     lines = _line_numbers(keep)
     if watch is not None and play is None:
         raise ValueError("watch chooses the variables of a recording, which play=0 asks for")
+    engine_named(engine)
+    if play is not None:
+        if engine == "vectorised":
+            raise ValueError("play records thread by thread, which takes the scheduler, not the vectorised engine")
+        engine = "scheduler"
 
     def start(launch: Launch, arguments: tuple) -> Trace:
         recorder = Recorder(lines) if play is None else Player(lines, launch, play, watch)
-        launch.run(arguments, recorder)
+        launch.run(arguments, recorder, engine)
         # What the log still holds when the launch ends is complete: no thread is between two accesses any more.
         recorder.count()
         # Afterwards, because lines of called functions are known only when they have run.

@@ -29,7 +29,10 @@ def load_item(frame: Frame, array: Any, index: Any) -> Any:
         return array[index]
     if not is_element(array, index):
         return view_of(frame, array, index)
-    return load(frame, array, place_of(frame, array, index))
+    place = place_of(frame, array, index)
+    if array.seen is not None:
+        tell(frame, array, place, "ld")
+    return load(frame, array, place)
 
 
 def store_item(frame: Frame, array: Any, index: Any, value: Any) -> None:
@@ -39,7 +42,17 @@ def store_item(frame: Frame, array: Any, index: Any, value: Any) -> None:
         return
     if type(array) is not Array or not is_element(array, index):
         raise NotVectorisedError("of a store of many elements at once")
-    store(frame, array, place_of(frame, array, index), value)
+    place = place_of(frame, array, index)
+    store(frame, array, place, value)
+    if array.seen is not None:
+        tell(frame, array, place, "st")
+
+
+def tell(frame: Frame, array: Array, place: Any, operation: str, width: int = 1) -> None:
+    """Tell the launch's observer that each lane accesses `width` elements from its place on."""
+    launch = frame.lanes.machine.launch
+    launch.watch.accessed(frame, array, place, operation, width)
+    launch.told += 1
 
 
 def apart(frame: Frame, function: Any, *arguments: Any) -> Any:
@@ -50,10 +63,12 @@ def apart(frame: Frame, function: Any, *arguments: Any) -> Any:
             if (argument.choice < 0).any():
                 raise NotVectorisedError("a variable is read in lanes that have not assigned it")
             labels = labels * len(argument.values) + argument.choice
-    pieces = []
+    pieces, launch = [], frame.lanes.machine.launch
+    told = launch.told
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
         given = [take(argument, places) for argument in arguments]
+        launch.told = told  # one statement of all lanes: to an observer the pieces are one access
         pieces.append((places, function(frame.child(places), *given)))
     return merge(frame.width, pieces, None)
 

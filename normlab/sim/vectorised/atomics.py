@@ -14,7 +14,7 @@ import numpy as np
 from normlab.sim.language.arrays import as_kernel_array
 from normlab.sim.machine.atomics import Atomics
 from normlab.sim.machine.scheduler import TURN
-from normlab.sim.vectorised.accesses import apart, converted, place_of
+from normlab.sim.vectorised.accesses import apart, converted, place_of, tell
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
@@ -80,6 +80,8 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
     place = place_of(frame, array, index)
     places = place if isinstance(place, np.ndarray) else np.full(frame.width, place)
     held.before_store(machine)
+    if array.seen is not None:
+        tell(frame, array, places, "atom")
     machine.atomics += 1
     if held.accesses is None:  # local memory
         return _in_order(array, name, places, values, frame.width)

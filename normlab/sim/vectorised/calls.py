@@ -93,6 +93,7 @@ class Site:
 def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     """Return `function(*given, **named)` for all lanes of a frame."""
     frame = site.frame
+    frame.call.at = site.node
     if type(function) is MethodType:
         found = _method(site, function, given, named)
     elif type(function) is partial or (type(function) is FunctionType and function_tree(function.__code__) is None):
@@ -200,7 +201,7 @@ def _gridsize(site: Site, ndim: Any) -> Any:
 
 
 def _syncthreads(site: Site) -> None:
-    site.frame.lanes.machine.barrier(site.frame.lanes)
+    site.frame.lanes.machine.barrier(site.frame)
 
 
 def _vote_of_block(name: str) -> Callable:
@@ -208,7 +209,7 @@ def _vote_of_block(name: str) -> Callable:
         frame, machine = site.frame, site.frame.lanes.machine
         if (predicate.kind if type(predicate) is Vector else type(predicate)) in (bool, np.bool_):
             raise NotVectorisedError(f"{name} gets a bool")
-        machine.barrier(frame.lanes)
+        machine.barrier(frame)
         blocks = machine.block_of[frame.lanes.ids]
         true = np.broadcast_to(truth(predicate, frame.width), frame.width)
         count = np.bincount(blocks, true, machine.blocks).astype(np.int64)
@@ -222,13 +223,24 @@ def _vote_of_block(name: str) -> Callable:
 def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Array:
     machine, kind = site.frame.lanes.machine, dtype_of(dtype)
     extents = shape_of(shape)
+    key = id(site.node), id(site.frame.call._globals)
     if extents == (0,):
-        return machine.dynamic(kind, machine.cuda.shared._dynamic_bytes, DYNAMIC_POISON)
-    made = machine.shared((id(site.node), id(site.frame.call._globals)), extents, kind, alignment or kind.alignment)
+        return _seen(site, key, machine.dynamic(kind, machine.cuda.shared._dynamic_bytes, DYNAMIC_POISON), True)
+    made = machine.shared(key, extents, kind, alignment or kind.alignment)
     static = machine.static_bytes()
     if static > MAX_STATIC_SHARED or static + machine.cuda.shared._dynamic_bytes > MAX_SHARED:
         raise NotVectorisedError("a block's shared arrays take more bytes than a block has")
-    return made
+    return _seen(site, key, made, False)
+
+
+def _seen(site: Site, key: Any, made: Array, dynamic: bool) -> Array:
+    """Return a shared array as the launch's observer, if there is one, knows it by the name that the call gives it."""
+    watch = site.frame.lanes.machine.launch.watch
+    if watch is None:
+        return made
+    view = made.viewed(made.shape, made.strides, made.offset)
+    view.seen = watch.shared(site.frame, key, made, dynamic)
+    return view
 
 
 def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Array:

@@ -15,7 +15,7 @@ from normlab.sim.vectorised.frames import Frame, Lanes
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Vector
-from normlab.sim.vectorised.vectors import places_of
+from normlab.sim.vectorised.vectors import places_of, tell_instructions
 
 
 class Copies:
@@ -51,7 +51,10 @@ def start(frame: Frame, target: Any, target_index: Any, source: Any, source_inde
         raise NotVectorisedError("of a copy of parts of elements")
     copies, ids = _of(frame), frame.lanes.ids
     targets = places_of(frame, target, target_index, width)
-    read = [load(frame, source, place) for place in places_of(frame, source, source_index, of_source)]
+    sources = places_of(frame, source, source_index, of_source)
+    tell_instructions(frame, source, sources, "ldgsts")
+    tell_instructions(frame, target, targets, "ldgsts")
+    read = [load(frame, source, place) for place in sources]
     # The bits travel: the elements of a lane side by side, seen as elements of the target.
     bits = np.empty((frame.width, of_source), source.dtype)
     for column, value in enumerate(read):

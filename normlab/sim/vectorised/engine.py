@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.machine.observe import Observer
 from normlab.sim.vectorised.machine import Launched, Machine
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError, RestartError
-from normlab.sim.vectorised.running import bound, invoke
+from normlab.sim.vectorised.running import bound, invoke, prepared
 
 LANES = 1 << 15  # of a chunk, or one block: measured on saxpy, a tiled product and mandelbrot
 FEWEST = 32  # threads of a block that are worth running by themselves
@@ -41,24 +42,33 @@ class Learnt:
 _learnt: dict[int, Learnt] = {}
 
 
-def attempt(body: FunctionType, arguments: list, cuda: Any, original: FunctionType, insist: bool = False) -> str | None:
+def attempt(
+    body: FunctionType,
+    arguments: list,
+    cuda: Any,
+    original: FunctionType,
+    insist: bool = False,
+    observer: Observer | None = None,
+) -> str | None:
     """Run a launch; return None, or why the scheduler must run it, with all arrays as they were.
 
     `body`: the rewritten kernel; `original`: its own function. `insist`: try even a kernel that has failed before.
+    `observer`: is told of all accesses, by its `lanes`.
     """
     learnt = _learnt.setdefault(id(original.__code__), Learnt(original.__code__))
     if not insist and learnt.skips():
         return learnt.why
-    why = _attempts(body, arguments, cuda, learnt)
+    why = _attempts(body, arguments, cuda, learnt, observer)
     learnt.refusals = 0 if why is None else learnt.refusals + 1
     learnt.why = f"as before, {why}"
     return why
 
 
-def _attempts(body: FunctionType, arguments: list, cuda: Any, learnt: Learnt) -> str | None:
+def _attempts(body: FunctionType, arguments: list, cuda: Any, learnt: Learnt, observer: Observer | None) -> str | None:
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
-            launch = Launched(cuda, cuda.gridDim, cuda.blockDim, learnt.recorded)
+            watch = None if observer is None else observer.lanes(cuda)
+            launch = Launched(cuda, cuda.gridDim, cuda.blockDim, learnt.recorded, watch)
             try:
                 _run_chunks(launch, body, arguments, learnt.alone)
                 return None
@@ -92,18 +102,22 @@ STRICT = False  # for tests: an unforeseen error comes out
 def _run_chunks(launch: Launched, body: FunctionType, arguments: list, alone: bool) -> None:
     """Run the blocks of a launch, some at a time; `alone`: one at a time."""
     together = 1 if alone else max(1, LANES // launch.threads)
-    parameters = bound(body, [_argument(launch, value, place) for place, value in enumerate(arguments)], {})
+    names = prepared(body).parameters
+    given = [
+        _argument(launch, value, place, name) for place, (value, name) in enumerate(zip(arguments, names, strict=False))
+    ]
+    parameters = bound(body, given, {})
     for first in range(0, launch.blocks, together):
         machine = Machine(launch, first, min(together, launch.blocks - first))
-        invoke(body, parameters, machine.all_lanes, 0)
+        invoke(body, parameters, machine.all_lanes)
         machine.finish()
 
 
-def _argument(launch: Launched, value: Any, key: Any) -> Any:
-    """Return an argument as the kernel sees it."""
+def _argument(launch: Launched, value: Any, key: Any, name: str) -> Any:
+    """Return an argument as the kernel sees it, which calls it `name`."""
     if isinstance(value, np.ndarray):
-        return launch.array(value, key)
+        return launch.array(value, key, name)
     if isinstance(value, tuple):
-        parts = [_argument(launch, part, (key, place)) for place, part in enumerate(value)]
+        parts = [_argument(launch, part, (key, place), f"{name}[{place}]") for place, part in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value

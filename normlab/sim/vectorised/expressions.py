@@ -17,7 +17,7 @@ from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth, un
 from normlab.sim.vectorised.frames import Frame, value_of
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Unbound, Vector, merge
+from normlab.sim.vectorised.values import Mixed, Unbound, Vector, merge, take
 
 Expression = Callable[[Frame], Any]
 load_item, store_item = accesses.load_item, accesses.store_item
@@ -73,6 +73,8 @@ def operate(operation: Callable, a: Any, b: Any, frame: Frame) -> Any:
 
 
 def _constant(node: ast.Constant) -> Expression:
+    if type(node.value) is complex:
+        return refusing("of a complex number")
     value = typed_constant(node.value)
     return lambda frame: value
 
@@ -121,26 +123,46 @@ def _unary(node: ast.UnaryOp) -> Expression:
 
 
 def _compare(node: ast.Compare) -> Expression:
-    if len(node.ops) > 1:
-        # `a < b < c` is `a < b and b < c`: b has no effects, so it may be computed twice.
-        pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
-        parts = [ast.Compare(left, [one], [right]) for left, one, right in pairs]
-        return _boolean(ast.BoolOp(ast.And(), parts))  # type: ignore[arg-type]
-    left, right = compiled(node.left), compiled(node.comparators[0])
-    (one,) = node.ops
-    if isinstance(one, (ast.Is, ast.IsNot)):
-        return _identity(left, right, isinstance(one, ast.Is))
-    operation = PYTHON_OPERATORS.get(type(one))
-    if operation is None:
+    first, *others = [compiled(part) for part in (node.left, *node.comparators)]
+    comparisons = [_comparison(one) for one in node.ops]
+    if None in comparisons:
         return refusing(f"of the comparison {ast.unparse(node)!r}")
-    return lambda frame: operate(operation, left(frame), right(frame), frame)
+    if len(others) == 1:
+        (other,), (comparison,) = others, comparisons
+        return lambda frame: comparison(first(frame), other(frame), frame)  # type: ignore[misc]
+
+    def chained(frame: Frame, left: Any, position: int) -> Any:
+        """Return `left < b < c`: b is computed once, and c in the lanes in which `left < b`."""
+        right = others[position](frame)
+        found = comparisons[position](left, right, frame)  # type: ignore[misc]
+        if position == len(others) - 1:
+            return found
+        holds = truth(found, frame.width)
+        if not isinstance(holds, np.ndarray):
+            return chained(frame, right, position + 1) if holds else found
+        undecided = np.flatnonzero(holds)
+        if not len(undecided):
+            return found
+        if len(undecided) == frame.width:
+            return chained(frame, right, position + 1)
+        rest = chained(frame.child(undecided), take(right, undecided), position + 1)
+        return merge(frame.width, [(undecided, rest)], found, complete=False)
+
+    return lambda frame: chained(frame, first(frame), 0)
 
 
-def _identity(left: Expression, right: Expression, positive: bool) -> Expression:
-    """Return `left is right`, which kernels ask of None."""
+def _comparison(operation: ast.cmpop) -> Callable[[Any, Any, Frame], Any] | None:
+    """Return what compares two values in the lanes of a frame; None if there is no rule."""
+    if isinstance(operation, (ast.Is, ast.IsNot)):
+        return _identity(isinstance(operation, ast.Is))
+    function = PYTHON_OPERATORS.get(type(operation))
+    return None if function is None else lambda a, b, frame: operate(function, a, b, frame)
 
-    def compare(frame: Frame) -> Any:
-        a, b = left(frame), right(frame)
+
+def _identity(positive: bool) -> Callable[[Any, Any, Frame], Any]:
+    """Return `a is b`, which kernels ask of None."""
+
+    def compare(a: Any, b: Any, frame: Frame) -> Any:
         if type(a) is Mixed or type(b) is Mixed:
             return by_alternatives(lambda a, b, width: (a is b) is positive, (a, b), frame.width)
         if a is not None and b is not None:
@@ -194,6 +216,10 @@ def _harmless(node: ast.expr) -> bool:
 
 def compiled_test(node: ast.expr) -> Expression:
     """Return an expression whose truth alone matters: a bool, or an array of bools where it varies."""
+    if isinstance(node, ast.Compare) and len(node.ops) > 1 and _harmless(node):
+        pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
+        # No operand has an effect, so `a < b < c` is `a < b and b < c`.
+        node = ast.BoolOp(ast.And(), [ast.Compare(left, [one], [right]) for left, one, right in pairs])
     if isinstance(node, ast.BoolOp) and all(map(_harmless, node.values[1:])):
         parts = [compiled_test(part) for part in node.values]
         function = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -236,7 +262,13 @@ def _tuple(node: ast.Tuple) -> Expression:
 
 def _subscript(node: ast.Subscript) -> Expression:
     value, index = compiled(node.value), compiled(node.slice)
-    return lambda frame: load_item(frame, value(frame), index(frame))
+
+    def load(frame: Frame) -> Any:
+        array, key = value(frame), index(frame)
+        frame.call.at = node
+        return load_item(frame, array, key)
+
+    return load
 
 
 def _slice(node: ast.Slice) -> Expression:

@@ -14,8 +14,9 @@ import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
 from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs, fma, popc
-from normlab.sim.language.integers import INTEGER_CASTS, NARROW, IntegerCast
+from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast
 from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
 from normlab.sim.vectorised.refusal import NotVectorisedError
@@ -91,6 +92,30 @@ def _popc(value: Any, width: int) -> Any:
     return Vector(np.int64 if value.kind is int else value.kind, count)
 
 
+def _to_variable_type(name: str) -> Callable:
+    """Return what gives all lanes the type that the compiler has told of a variable (language/variables.py)."""
+    kind, holder, scalar = TYPES[name], holder_of(name), CAST_GLOBALS[CAST + name]
+
+    def cast(value: Any, width: int) -> Any:
+        if type(value) is Mixed:
+            return by_alternatives(lambda a, n: cast(a, n) if type(a) is Vector else scalar(a), (value,), width)
+        if value.kind is holder:
+            return value
+        return call(kind, (value,), width)
+
+    return cast
+
+
+def _index_as_integer(value: Any, width: int) -> Any:
+    """Return Python ints as int64, anything else as it is."""
+    if type(value) is Mixed:
+        scalar = CAST_GLOBALS[AS_INTEGER]
+        return by_alternatives(
+            lambda a, n: _index_as_integer(a, n) if type(a) is Vector else scalar(a), (value,), width
+        )
+    return to_scalar_type(np.int64, value, width) if value.kind is int else value
+
+
 # The scalar function, by identity → the function of all lanes, which takes the frame's width last.
 VECTORISED: dict[int, Callable] = {
     **{id(MATH[name]): _of_one(name, function) for name, function in ONE_ARGUMENT.items()},
@@ -99,6 +124,8 @@ VECTORISED: dict[int, Callable] = {
     id(to_float): _to_float,
     id(to_int): _to_int,
     id(popc): _popc,
+    id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
+    **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
     **{
         id(operation): (lambda a, b, width, operation=operation: binary(operation, a, b, width))
         for name, operation in OPERATORS.items()
@@ -121,6 +148,7 @@ PURE = {
         *_members(LIBDEVICE),
         *_members(FP16),
         *(brev, clz, ffs, fma, popc, abs, math.gcd),
+        *CAST_GLOBALS.values(),
     )
 }
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.machine.threads import WARP_SIZE, Dim3
+from normlab.sim.protocols import LaneObserver
 from normlab.sim.vectorised import atomics
-from normlab.sim.vectorised.frames import Lanes
+from normlab.sim.vectorised.frames import Frame, Lanes
 from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, seen_as, shared_array
 from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
@@ -24,18 +25,27 @@ MANY_TURNS = 1 << 12
 class Launched:
     """What all chunks of a launch share: its extents, and the arrays of the host that the kernel has met."""
 
-    def __init__(self, cuda: Any, grid: Dim3, block: Dim3, recorded: set):
-        """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows."""
-        self.cuda, self.grid, self.block, self.recorded = cuda, grid, block, recorded
+    def __init__(self, cuda: Any, grid: Dim3, block: Dim3, recorded: set, watch: LaneObserver | None):
+        """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows.
+
+        `watch`: is told of every access and every meeting.
+        """
+        self.cuda, self.grid, self.block, self.recorded, self.watch = cuda, grid, block, recorded, watch
+        self.told = 0  # events that `watch` was told of
         self.threads, self.blocks = block.x * block.y * block.z, grid.x * grid.y * grid.z
         self.arrays: dict[tuple, Array] = {}
         self._kept: list[np.ndarray] = []  # keeps the ids of the arrays' objects from being given away
 
-    def array(self, array: np.ndarray, key: Any) -> Array:
-        """Return a host's array as the kernel has it; the same memory has one store, however often it is met."""
-        place = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides)
+    def array(self, array: np.ndarray, key: Any, name: str = "") -> Array:
+        """Return a host's array as the kernel has it; the same memory has one store, however often it is met.
+
+        `name`: the kernel's for an argument.
+        """
+        place = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides, name)
         if place not in self.arrays:
             made = global_array(array, key)
+            if self.watch is not None and name:
+                made.seen = self.watch.argument(array, name, made.offset)
             for other in self.arrays.values():
                 held, own = other.store.data, made.store.data
                 if (held.dtype, held.size, _address(held)) == (own.dtype, own.size, _address(own)):
@@ -69,7 +79,7 @@ class Machine:
 
     def __init__(self, launch: Launched, first: int, blocks: int):
         """Begin `blocks` blocks, from the linear number `first` on."""
-        self.launch, self.cuda, self.blocks = launch, launch.cuda, blocks
+        self.launch, self.cuda, self.first, self.blocks = launch, launch.cuda, first, blocks
         threads = launch.threads
         self.size = blocks * threads
         warps = -(-threads // WARP_SIZE)
@@ -185,13 +195,17 @@ class Machine:
         self.alive[ids] = False
         self.alive_count -= len(ids)
 
-    def barrier(self, lanes: Lanes) -> None:
+    def barrier(self, frame: Frame) -> None:
         """Let the lanes meet at their blocks' barriers; raises NotVectorisedError unless all live threads are here."""
+        lanes = frame.lanes
         if lanes.width != self.alive_count:
             here = np.bincount(self.block_of[lanes.ids], minlength=self.blocks)
             alive = np.bincount(self.block_of[self.alive], minlength=self.blocks)
             if ((here != 0) & (here != alive)).any():
                 raise NotVectorisedError("only some threads of a block come to a barrier together")
+        if self.launch.watch is not None:
+            self.launch.watch.barrier(frame)
+            self.launch.told += 1
         self.rounds.barrier(lanes.ids)
         self.meet("block", lanes.ids)
 

@@ -73,10 +73,11 @@ class Array:
     """An array as a kernel has it. `base`: "block" or "lane" if every block or lane has its own, else None.
 
     `offset`: of the first element, an int, or an array with one for each lane of the frame for a view that varies.
-    `alignment`: of shared memory, the bytes of which its address is a multiple.
+    `alignment`: of shared memory, the bytes of which its address is a multiple. `seen`: the observer's own, None if
+    accesses are not told.
     """
 
-    __slots__ = ("alignment", "base", "dtype", "frozen", "kind", "offset", "shape", "store", "strides")
+    __slots__ = ("alignment", "base", "dtype", "frozen", "kind", "offset", "seen", "shape", "store", "strides")
 
     def __init__(self, store: Store, dtype: np.dtype, shape: tuple, strides: tuple, offset: Any, base: Any = None):
         """Describe elements of `store`; strides and offset count elements."""
@@ -87,6 +88,7 @@ class Array:
         self.kind = kind_of_elements(dtype)
         self.alignment: int | None = None
         self.frozen = False  # whether a store must fail, as into constant memory
+        self.seen: Any = None
 
     def taken(self, places: np.ndarray) -> "Array":
         """Return the array as the lanes at `places` see it."""
@@ -100,7 +102,7 @@ class Array:
     def viewed(self, shape: tuple, strides: tuple, offset: Any) -> "Array":
         """Return a view of the same memory."""
         view = Array(self.store, self.dtype, shape, strides, offset, self.base)
-        view.alignment, view.frozen = self.alignment, self.frozen
+        view.alignment, view.frozen, view.seen = self.alignment, self.frozen, self.seen
         return view
 
     @property

@@ -48,9 +48,12 @@ def prepared(function: FunctionType) -> Function:
 class Call:
     """One run of a function: where its outer names are, and what its lanes have returned."""
 
-    def __init__(self, function: Function, original: FunctionType, machine: Any, depth: int):
-        """Begin to run `original`, of which `function` is the compiled form."""
-        self.function, self.machine, self.depth = function, machine, depth
+    def __init__(self, function: Function, original: FunctionType, machine: Any, caller: "Call | None"):
+        """Begin to run `original`, of which `function` is the compiled form, for `caller`; None: it is the kernel."""
+        self.function, self.machine, self.caller = function, machine, caller
+        self.depth: int = 0 if caller is None else caller.depth + 1
+        self.file = original.__code__.co_filename
+        self.at: Any = None  # the node of the syntax tree that accesses memory or calls a function
         known: Any = original  # typeshed has __builtins__ in some versions only
         self._globals, self._builtins = known.__globals__, known.__builtins__
         self._cells = dict(zip(function.free, original.__closure__ or (), strict=True))
@@ -70,7 +73,7 @@ class Call:
 
     def inner(self, original: FunctionType, given: list, named: dict[str, Any], lanes: Lanes) -> Any:
         """Run a function that this one calls."""
-        return invoke(original, bound(original, given, named), lanes, self.depth + 1)
+        return invoke(original, bound(original, given, named), lanes, self)
 
     def returns(self, lanes: Lanes, value: Any) -> None:
         """Note that lanes return with a value."""
@@ -79,12 +82,12 @@ class Call:
             self.machine.returned(lanes.ids)
 
 
-def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, depth: int) -> Any:
+def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, caller: Call | None = None) -> Any:
     """Run a function for some lanes; return what it returns in each."""
-    if depth > DEEPEST:
-        raise NotVectorisedError("functions call each other too deeply")
     function = prepared(original)
-    call = Call(function, original, lanes.machine, depth)
+    call = Call(function, original, lanes.machine, caller)
+    if call.depth > DEEPEST:
+        raise NotVectorisedError("functions call each other too deeply")
     frame = Frame(call, lanes)
     frame.variables.update(arguments)
     function.run(frame)

@@ -87,7 +87,13 @@ def _target(node: ast.expr) -> Callable[[Frame, Any], None]:
             return unpack
         case ast.Subscript(value=base, slice=index):
             array, key = expressions.compiled(base), expressions.compiled(index)
-            return lambda frame, value: expressions.store_item(frame, array(frame), key(frame), value)
+
+            def store(frame: Frame, value: Any) -> None:
+                target, place = array(frame), key(frame)
+                frame.call.at = node
+                expressions.store_item(frame, target, place, value)
+
+            return store
     return lambda frame, value: refusing(f"of an assignment to {ast.unparse(node)}")(frame)
 
 
@@ -109,13 +115,16 @@ def _augmented(node: ast.AugAssign) -> Statement:
         return update
     if isinstance(node.target, ast.Subscript):
         array, key = expressions.compiled(node.target.value), expressions.compiled(node.target.slice)
-        return lambda frame: _update_item(frame, array(frame), key(frame), operation, value)
+        return lambda frame: _update_item(frame, node.target, array(frame), key(frame), operation, value)
     return refusing(f"of an assignment to {ast.unparse(node.target)}")
 
 
-def _update_item(frame: Frame, array: Any, key: Any, operation: Callable, value: Expression) -> None:
+def _update_item(frame: Frame, node: ast.expr, array: Any, key: Any, operation: Callable, value: Expression) -> None:
+    frame.call.at = node
     old = expressions.load_item(frame, array, key)
-    expressions.store_item(frame, array, key, expressions.operate(operation, old, value(frame), frame))
+    new = expressions.operate(operation, old, value(frame), frame)
+    frame.call.at = node
+    expressions.store_item(frame, array, key, new)
 
 
 def _expression(node: ast.Expr) -> Statement:
@@ -124,7 +133,8 @@ def _expression(node: ast.Expr) -> Statement:
         case ast.Call(func=ast.Name(name), args=[base, index, operation, value]) if name == f"{PREFIX}item":
             array, key, right = (expressions.compiled(part) for part in (base, index, value))
             function = expressions.compiled(operation)
-            return lambda frame: _update_item(frame, array(frame), key(frame), function(frame), right)
+            update = node.value
+            return lambda frame: _update_item(frame, update, array(frame), key(frame), function(frame), right)
         case ast.Call():
             call = expressions.compiled_call(node.value, used=False)
             return _dropping(call)

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.machine.vector import WIDEST, read_vector, read_vector_into, write_vector, write_vector_from
-from normlab.sim.vectorised.accesses import inside, load, load_item, place_of, store, store_item
+from normlab.sim.machine.vector import (
+    WIDEST,
+    instructions,
+    read_vector,
+    read_vector_into,
+    write_vector,
+    write_vector_from,
+)
+from normlab.sim.vectorised.accesses import inside, load, load_item, place_of, store, store_item, tell
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
@@ -60,7 +67,16 @@ def _aligned(frame: Frame, array: Array, index: Any, width: int) -> None:
 
 def elements_from(frame: Frame, array: Any, index: Any, width: Any) -> tuple:
     """Do `read_vector`."""
-    return tuple(load(frame, array, place) for place in places_of(frame, array, index, int(width)))
+    places = places_of(frame, array, index, int(width))
+    tell_instructions(frame, array, places, "ld")
+    return tuple(load(frame, array, place) for place in places)
+
+
+def tell_instructions(frame: Frame, array: Array, places: list, operation: str) -> None:
+    """Tell the launch's observer of the instructions that access neighbours at `places`."""
+    if array.seen is not None:
+        for first, count in instructions(len(places), array.dtype.itemsize):
+            tell(frame, array, places[first], operation, count)
 
 
 def elements_into(frame: Frame, target: Any, start: Any, array: Any, index: Any, width: Any, like: Any = None) -> None:
@@ -91,7 +107,9 @@ def elements_to(frame: Frame, array: Any, index: Any, values: Any) -> None:
     """Do `write_vector`."""
     if type(values) is not tuple:
         raise NotVectorisedError("of a vector access with something other than a tuple")
-    for place, value in zip(places_of(frame, array, index, len(values)), values, strict=True):
+    places = places_of(frame, array, index, len(values))
+    tell_instructions(frame, array, places, "st")
+    for place, value in zip(places, values, strict=True):
         if type(value) is Mixed:
             raise NotVectorisedError("the lanes store numbers of several types")
         store(frame, array, place, value)

@@ -41,7 +41,7 @@ class Group:
         if frame.width != machine.size:
             self.slot = np.full(machine.size, -1, np.int64)
             self.slot[ids] = np.arange(frame.width)
-        self.ids, self.machine = ids, machine
+        self.ids, self.machine, self._frame = ids, machine, frame
 
     def _check(self, machine: Any, ids: np.ndarray) -> None:
         """Raise NotVectorisedError unless the lanes here are all live lanes that their masks name."""
@@ -55,8 +55,15 @@ class Group:
             raise NotVectorisedError("lanes of a warp operation's mask stand elsewhere")
         self.complete = bool((here[self.warp] == alive[self.warp]).all())
 
-    def done(self) -> None:
-        """Tell the machine that the lanes have met, if these are whole warps: others go on without an order."""
+    def done(self, operation: str, sources: np.ndarray | None = None) -> None:
+        """Tell the machine that the lanes have met, if these are whole warps: others go on without an order.
+
+        `sources`: for each lane of the frame, the place of the lane whose value it gets by a shuffle.
+        """
+        launch = self.machine.launch
+        if launch.watch is not None:
+            launch.watch.warp_operation(self._frame, operation, sources)
+            launch.told += 1
         self.machine.rounds.warp_operation(self.ids)
         if self.complete:
             self.machine.meet("warp", self.ids)
@@ -115,7 +122,7 @@ def shuffle(frame: Frame, name: str, mask: Any, value: Any, by: Any) -> Any:
     else:
         source = np.broadcast_to(np.asarray(amount, np.int64), lane.shape)
     places = group.sources(source)
-    group.done()
+    group.done(name, places)
     if type(value) is not Vector:
         return value
     return Vector(kind, value.data.take(places), value.low, value.high)
@@ -126,7 +133,7 @@ def vote(frame: Frame, name: str, mask: Any, predicate: Any) -> Any:
     group = Group(frame, mask)
     true = group.bits(truth(predicate, frame.width))
     here = group.bits(True)
-    group.done()
+    group.done(name)
     if name == "ballot_sync":
         return to_integer(_int32, Vector(np.int64, true), frame.width)
     result = {"all_sync": true == here, "any_sync": true != 0, "eq_sync": (true == here) | (true == 0)}[name]
@@ -135,7 +142,7 @@ def vote(frame: Frame, name: str, mask: Any, predicate: Any) -> Any:
 
 def syncwarp(frame: Frame, mask: Any = FULL_MASK) -> None:
     """Let the lanes of the mask meet."""
-    Group(frame, mask).done()
+    Group(frame, mask).done("syncwarp")
 
 
 def _bits_of(value: Any, width: int) -> np.ndarray:
@@ -157,7 +164,7 @@ def match_any(frame: Frame, mask: Any, value: Any) -> Any:
     _, together = np.unique(group.warp.astype(np.int64) * frame.width + number, return_inverse=True)
     found = np.zeros(frame.width, np.int64)
     np.bitwise_or.at(found, together, np.int64(1) << group.lane)
-    group.done()
+    group.done("match_any_sync")
     return to_integer(_int32, Vector(np.int64, found[together]), frame.width)
 
 
@@ -169,5 +176,5 @@ def match_all(frame: Frame, mask: Any, value: Any) -> Any:
     one[group.warp] = bits
     same = ~(group.bits(bits != one[group.warp]) != 0)
     lanes = np.where(same, group.bits(True), 0)
-    group.done()
+    group.done("match_all_sync")
     return to_integer(_int32, Vector(np.int64, lanes), frame.width), Vector(bool, same)

@@ -350,10 +350,11 @@ def test_tracing_changes_no_result():
             np.testing.assert_array_equal(one, other)
 
 
-def test_a_long_log_is_counted_in_parts(monkeypatch):
-    whole = trace(transpose)[3, (32, 32)](floats(32, 32), floats(32, 32), False)
-    monkeypatch.setattr("normlab.sim.tracing.recorder.LONG", 500)
-    parts = trace(transpose)[3, (32, 32)](floats(32, 32), floats(32, 32), False)
+@pytest.mark.parametrize(("engine", "where"), [("scheduler", "recorder"), ("vectorised", "lanes")])
+def test_a_long_log_is_counted_in_parts(engine, where, monkeypatch):
+    whole = trace(transpose, engine=engine)[3, (32, 32)](floats(32, 32), floats(32, 32), False)
+    monkeypatch.setattr(f"normlab.sim.tracing.{where}.LONG", 500)
+    parts = trace(transpose, engine=engine)[3, (32, 32)](floats(32, 32), floats(32, 32), False)
     assert whole.as_dict() == parts.as_dict()
 
 
@@ -574,7 +575,7 @@ def test_the_log_is_emptied_when_warps_end_or_stand(monkeypatch):
     assert trace(many_accesses)[4, 96](floats(384), floats(384)).as_dict() == whole.as_dict()
     assert of(whole, LD, "requests") == [12 * 121]
     longest.clear()
-    trace(transpose)[4, (32, 32)](floats(32, 32), floats(32, 32), False)
+    trace(transpose, engine="scheduler")[4, (32, 32)](floats(32, 32), floats(32, 32), False)
     assert max(longest) < 3000  # of 4 x 4096 accesses
 
 

@@ -1,8 +1,10 @@
 """Write kernels at random, and compare what both engines make of them, bit for bit.
 
-    python -m sim.vectorised.kernels_at_random 600 [seed]
+    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces]
 
-does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ. The
+does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ.
+--strict: errors of the vectorised engine itself come out; --check: variables have the compiler's types; --traces: the
+engines also make the same traces. The
 kernels have nested loops, divergence, break, continue and return, shared, dynamic and local memory, barriers (in
 branches that whole blocks take, too), shuffles, votes and matches of whole warps and of halves, atomics, device
 functions, tuples and numbers of several types; some have races, on purpose.
@@ -16,11 +18,13 @@ from itertools import count
 
 import numpy as np
 from numba import cuda
+from sim.vectorised.traces import VECTORISED, lines_of, traced
 
 from normlab.sim import simulate
 from normlab.sim.vectorised import engine
 
 _numbers = count()
+ENGINES = "vectorised", "scheduler"
 FLOATS, INTS = ("f0", "f1", "f2"), ("i0", "i1", "i2")
 
 
@@ -353,13 +357,13 @@ def arguments(seed, threads):
     return [x, z, x.astype(np.float16), y, np.float32(1.25), n, out, np.zeros(8, np.int32), np.zeros(4, np.float32)]
 
 
-def run(kernel, configuration, seed, which):
+def run(kernel, configuration, seed, which, check=False):
     """Return (bytes of all arrays, or the error; what the engine says)."""
     blocks, (columns, rows), *_ = configuration
     given = arguments(seed, blocks * columns * rows)
     said = ""
     try:
-        said = simulate(kernel, engine=which, explain=True)[configuration](*given)
+        said = simulate(kernel, check=check, engine=which, explain=True)[configuration](*given)
     except Exception as error:
         return (type(error), str(error), tuple(getattr(error, "__notes__", ()))), "error"
     return tuple(bits_of(part) for part in given if isinstance(part, np.ndarray)), said
@@ -370,11 +374,19 @@ def bits_of(array):
     return (np.where(np.isnan(array), array.dtype.type(np.nan), array) if array.dtype.kind == "f" else array).tobytes()
 
 
-def differ(seed):
-    """Return what both engines make of a seed's kernel if they differ, else None; and what the first says."""
+def differ(seed, check=False, traces=False):
+    """Return what both engines make of a seed's kernel if they differ, else None; and what the first says.
+
+    `check`: with the compiler's types of variables; `traces`: compare traces, too.
+    """
     kernel, configuration, source = made(seed)
-    one, said = run(kernel, configuration, seed, "auto")
-    other, _ = run(kernel, configuration, seed, "scheduler")
+    one, said = run(kernel, configuration, seed, "auto", check)
+    other, _ = run(kernel, configuration, seed, "scheduler", check)
+    if one == other and traces and said == VECTORISED:
+        blocks, (columns, rows), *_ = configuration
+        given = arguments(seed, blocks * columns * rows)
+        one, other = (traced(kernel, configuration, given, which, lines_of(kernel)) for which in ENGINES)
+        one, other = one[0], other[0]  # the memory holds NaNs, whose bits differ
     return None if one == other else (source, configuration, one, other), said
 
 
@@ -382,11 +394,11 @@ def main(seconds, first=0):
     """Compare kernels for so many seconds; stop at the first on which the engines differ."""
     end, seed, ran, why = time.monotonic() + seconds, first, 0, {}
     while time.monotonic() < end:
-        found, said = differ(seed)
+        found, said = differ(seed, "--check" in sys.argv, "--traces" in sys.argv)
         if found:
             print(f"seed {seed}: the engines differ\n{found[0]}\n{found[1]}\n{found[2]!r:.600}\n{found[3]!r:.600}")
             return 1
-        ran += said == "the vectorised engine ran"
+        ran += said == VECTORISED
         if said.startswith("the scheduler"):
             reason = said.split(": ")[-1]
             why[reason] = why.get(reason, 0) + 1

@@ -338,3 +338,39 @@ def test_shared_memory_begins_as_the_schedulers_does():
         ints[i] = cuda.local.array(2, int32)[1]
 
     assert agree(contents, 2, 64, np.zeros(128, np.float32), np.zeros(128, np.int32)) == VECTORISED
+
+
+def test_the_middle_of_a_chained_comparison_is_computed_once():
+    @cuda.jit
+    def kernel(counts, out):
+        i = cuda.grid(1)
+        if i % 2 <= cuda.atomic.add(counts, i, 1) < 1:
+            out[i] = 1
+
+    counts, out = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    assert agree(kernel, 2, 32, counts, out) == VECTORISED
+    simulate(kernel, engine="vectorised")[2, 32](counts, out)
+    assert (counts == 1).all()
+    assert (out == (np.arange(64) % 2 == 0)).all()
+
+
+def test_variables_have_the_types_that_the_compiler_tells():
+    @cuda.jit
+    def kernel(x, n, out):
+        i = cuda.grid(1)
+        value = x[i]  # a float64, because of the other assignment
+        count = n  # an index that is an int64
+        if i % 3 == 0:
+            value = 0.1
+            count = 2
+        out[i] = value * value + count
+
+    x = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    results = []
+    for which in ("vectorised", "scheduler"):
+        results.append(np.zeros(64))
+        simulate(kernel, check=True, engine=which)[2, 32](x, 5, results[-1])
+    unchecked = np.zeros(64)
+    simulate(kernel, engine="vectorised")[2, 32](x, 5, unchecked)
+    assert results[0].tobytes() == results[1].tobytes()
+    assert results[0].tobytes() != unchecked.tobytes()

@@ -1,0 +1,293 @@
+"""Count the requests of a launch that the vectorised engine runs: all lanes of many blocks access memory at once.
+
+The engine hands over the places that the lanes of a statement access, as one vector. Lanes of one warp in one vector
+are one request, so no lane needs a path (language/paths.py). What the counters do not need is put into the order of the
+scheduler afterwards: which request was the first of its line, and in which order values went from thread to thread.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.sim.language.source import Line
+from normlab.sim.machine.memory import DYNAMIC_ADDRESS, SHARED_SPACING, name_given
+from normlab.sim.machine.observed import Buffer
+from normlab.sim.machine.shuffles import SOURCES, VOTES
+from normlab.sim.tracing.flows import Flows
+from normlab.sim.tracing.log import Groups
+from normlab.sim.tracing.sites import Site
+
+LONG = 1 << 21  # accesses that are counted together: 100 MB
+SOME = 1 << 12
+AFTER_LANES, AFTER_WARPS = 32, 1 << 30  # a meeting comes after the lanes of its warp, a barrier after the warps
+
+
+class Seen(NamedTuple):
+    """An array that is traced. `start`: the address of place 0; `period`: elements of a block, 0 for global memory."""
+
+    buffer: Buffer
+    start: int
+    period: int
+
+
+class Access(NamedTuple):
+    """What the lanes `ids` of the chunk that begins with block `first` did at once: at `places`, in turn `turn`."""
+
+    turn: int
+    first: int
+    ids: np.ndarray
+    moment: tuple[Any, Any]  # barriers passed and round (vectorised/rounds.py): an int for all lanes, or an array
+    places: Any
+
+
+class Meeting(NamedTuple):
+    """Threads of the first block that met; `sources`: for each, the thread whose value it got by a shuffle."""
+
+    turn: int
+    ids: np.ndarray
+    moment: tuple[Any, Any]
+    line: Line
+    barrier: bool
+    sources: np.ndarray | None
+
+    def events(self, flows: Flows) -> Iterator[tuple[tuple[int, int, int, int], Callable]]:
+        """Return for each group of threads that met when it did, and what tells `flows`."""
+        barriers, rounds = (np.broadcast_to(part, len(self.ids)) for part in self.moment)
+        if self.barrier:
+            yield (int(barriers[0]), AFTER_WARPS, 0, 0), lambda *_: flows.barrier(self.ids.tolist())
+            return
+        for warp in np.unique(self.ids // 32).tolist():
+            inside = np.flatnonzero(self.ids // 32 == warp)
+            inside = inside[np.argsort(rounds[inside], kind="stable")]  # as they come to the meeting
+            ids = self.ids[inside].tolist()
+            moves = [] if self.sources is None else list(zip(self.sources[inside].tolist(), ids, strict=True))
+            when = int(barriers[inside[0]]), warp, int(rounds[inside[-1]]), AFTER_LANES
+            yield when, partial(_follow_meeting, flows, ids, self.line, moves)
+
+
+class LaneRecorder:
+    """Puts what the lanes do into the counters of a `Recorder` (recorder.py)."""
+
+    def __init__(self, recorder: Any, grid: Any, block: Any):
+        """Count for `recorder` a launch over a grid of blocks."""
+        self._recorder = recorder
+        self.threads = block.x * block.y * block.z
+        self.warps = WarpNumbers(grid, -(-self.threads // 32))
+        self._sites: dict[tuple, Any] = {}  # by what tells them apart → Site, until they have a number
+        self._accesses: dict[tuple, list[Access]] = {}
+        self._numbers: dict[tuple, int] = {}
+        self._shared: dict[Any, Seen] = {}
+        self._shared_count = 0  # of entries that the scheduler's block would have
+        self._meetings: list[Meeting] = []
+        self._logged = 0
+        self._turn = -1  # of the last access
+
+    # --- arrays ------------------------------------------------------------------------------------------------------
+
+    def argument(self, value: np.ndarray, name: str, offset: int) -> Seen:
+        """Return what is known of an array of the host, whose first element is at place `offset` of its memory."""
+        buffer = self._recorder.adopt(value, name).buffer
+        return Seen(buffer, buffer.address - offset * value.itemsize, 0)
+
+    def shared(self, frame: Any, key: Any, array: Any, dynamic: bool) -> Seen:
+        """Return what is known of the shared array of a call, or, if `dynamic`, of a view of dynamic shared memory."""
+        if key not in self._shared:
+            # The addresses are the scheduler's (machine/memory.py): it numbers what a block has, and has one entry more
+            # for the memory that all dynamic arrays share.
+            if dynamic and not any(seen.buffer.address == DYNAMIC_ADDRESS for seen in self._shared.values()):
+                self._shared_count += 1
+            address = DYNAMIC_ADDRESS if dynamic else self._shared_count * SHARED_SPACING
+            self._shared_count += 1
+            line = line_of(frame.call)
+            name = name_given(line.file, line.number, "shared array")
+            buffer = Buffer(name, "shared", np.empty(array.shape, array.dtype), address)
+            self._recorder.add(buffer)
+            self._shared[key] = Seen(buffer, address, array.base[1])
+        return self._shared[key]
+
+    # --- accesses ----------------------------------------------------------------------------------------------------
+
+    def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
+        """Log that each lane of a frame accesses `width` elements of an array from its place on."""
+        machine, call, seen = frame.lanes.machine, frame.call, array.seen
+        # A statement of lanes with several types of values is told in parts, with one number of turn.
+        if self._logged > LONG and machine.launch.told != self._turn:
+            self.count()
+        self._turn = machine.launch.told
+        key: tuple = operation, width, id(seen.buffer), id(call.at)
+        while call.caller is not None:  # a function that is called at several places: each is a site, as after inlining
+            call = call.caller
+            key = (*key, id(call.at))
+        if key not in self._sites:
+            buffer = seen.buffer
+            size = width * array.dtype.itemsize
+            line = line_of(frame.call)
+            made = Site(line, operation, size, buffer.state, buffer.address, buffer.allocation, 1)
+            self._sites[key] = made, seen, array.dtype.itemsize
+        ids = frame.lanes.ids
+        self._accesses.setdefault(key, []).append(
+            Access(self._turn, machine.first, ids, machine.rounds.of(ids), places)
+        )
+        self._logged += frame.width
+
+    def count(self) -> None:
+        """Count everything that is logged, and forget it."""
+        logs = {key: self._log(accesses, *self._sites[key][1:]) for key, accesses in self._accesses.items()}
+        # The scheduler numbers sites as it comes to them.
+        for key in sorted(logs.keys() - self._numbers.keys(), key=lambda key: logs[key].earliest):
+            self._numbers[key] = len(self._recorder.tally.sites)
+            self._recorder.tally.sites.append(self._sites[key][0])
+        for key in sorted(logs, key=self._numbers.__getitem__):
+            table, groups = logs[key].numbered(self._numbers[key])
+            self._recorder.tally.add(table, groups)
+        self._follow(logs)
+        self._accesses.clear()
+        self._meetings.clear()
+        self._logged = 0
+
+    def _log(self, accesses: list[Access], seen: Seen, itemsize: int) -> "Log":
+        """Return the accesses of one site, each request's together."""
+        lengths = [len(one.ids) for one in accesses]
+        turn = np.repeat([one.turn for one in accesses], lengths)
+        block = np.concatenate([one.first + one.ids // self.threads for one in accesses])
+        slot = block * (32 * self.warps.of_a_block) + np.concatenate([one.ids % self.threads for one in accesses])
+        barriers, rounds = (
+            np.concatenate([np.broadcast_to(one.moment[part], len(one.ids)) for one in accesses]) for part in (0, 1)
+        )
+        places = np.concatenate([np.broadcast_to(one.places, len(one.ids)) for one in accesses])
+        address = seen.start + (places % seen.period if seen.period else places) * itemsize
+        columns = np.stack([turn, slot, address, barriers, rounds])
+        # Lanes of several types come one type after the other, and lanes of one request may be in several rounds.
+        if (turn[1:] <= turn[:-1]).any() or not all(isinstance(part, int) for one in accesses for part in one.moment):
+            columns = columns[:, np.lexsort((slot, rounds, slot // 32, turn))]
+        return Log(columns, self.warps.of_a_block)
+
+    # --- threads -----------------------------------------------------------------------------------------------------
+
+    def barrier(self, frame: Any) -> None:
+        """Count a barrier of every block whose threads are here."""
+        ids = frame.lanes.ids
+        line = line_of(frame.call)
+        self._recorder.tally.counts_of(line).barriers += _different(ids // self.threads)
+        self._met(frame, line, True, None)
+
+    def warp_operation(self, frame: Any, operation: str, sources: np.ndarray | None) -> None:
+        """Count a warp operation of every warp whose lanes are here; `sources`: the places of a shuffle's sources."""
+        machine, ids = frame.lanes.machine, frame.lanes.ids
+        line = line_of(frame.call)
+        counts = self._recorder.tally.counts_of(line)
+        warps = _different(machine.warps[ids])
+        if operation in SOURCES:
+            counts.shuffles += warps
+        elif operation in VOTES:
+            counts.votes += warps
+        else:
+            counts.warp_syncs += warps
+        self._met(frame, line, False, sources)
+
+    def _met(self, frame: Any, line: Line, barrier: bool, sources: np.ndarray | None) -> None:
+        """Log a meeting of threads of the first block."""
+        machine, ids = frame.lanes.machine, frame.lanes.ids
+        if machine.first or not self._recorder.flows.block:
+            return
+        count = int(np.searchsorted(ids, self.threads))
+        if count:
+            barriers, rounds = machine.rounds.of(ids)
+            moment = _part(barriers, count), _part(rounds, count)
+            given = None if sources is None else ids[sources[:count]]
+            self._meetings.append(Meeting(machine.launch.told, ids[:count], moment, line, barrier, given))
+
+    def _follow(self, logs: dict[tuple, "Log"]) -> None:
+        """Follow which values go from thread to thread of the first block, in the order of the scheduler."""
+        flows = self._recorder.flows
+        # The columns: barriers, warp, round, lane, turn; thread and address; the number of the event's function.
+        rows: list[np.ndarray] = []
+        functions: list[Callable] = []
+        for key, log in logs.items():
+            site, seen, _ = self._sites[key]
+            turn, slot, address, barriers, rounds = log.columns[:, log.columns[1] < self.threads]
+            if site.heat.space == "shared" and len(turn):
+                number = np.full_like(turn, len(functions))
+                rows.append(np.stack([barriers, slot // 32, rounds, slot % 32, turn, slot, address, number]))
+                functions.append(partial(_follow_access, flows, seen.buffer.name, site))
+        for meeting in self._meetings:
+            for when, function in meeting.events(flows):
+                rows.append(np.array([[*when, meeting.turn, 0, 0, len(functions)]]).T)
+                functions.append(function)
+        if not rows:
+            return
+        table = np.concatenate(rows, axis=1)
+        order = np.lexsort(table[4::-1])
+        for first in range(0, len(order), SOME):  # in parts, because the flows have a limit that is soon reached
+            for *_, thread, address, number in table[:, order[first : first + SOME]].T.tolist():
+                if not flows.block:
+                    return
+                functions[number](thread, address)
+
+
+def _follow_meeting(flows: Flows, threads: list[int], line: Line, moves: list[tuple[int, int]], *_: int) -> None:
+    flows.meeting(threads, line, moves)
+
+
+def _follow_access(flows: Flows, name: str, site: Site, thread: int, address: int) -> None:
+    flows.access(thread, name, address, site.operation, site.line)
+
+
+class Log:
+    """The accesses of one site: turn, slot, address, barriers and round of each, in five rows."""
+
+    def __init__(self, columns: np.ndarray, warps: int):
+        """Find the requests: neighbours of one warp in one turn."""
+        self.columns = columns
+        turn, slot, _, barriers, rounds = columns
+        warp = slot // 32
+        begins = np.ones(len(turn), np.bool_)
+        begins[1:] = (turn[1:] != turn[:-1]) | (warp[1:] != warp[:-1])
+        self._group, self._first = np.cumsum(begins) - 1, np.flatnonzero(begins)
+        first = self._first
+        keys = turn[first], slot[first], rounds[first], warp[first], barriers[first], warp[first] // warps
+        order = np.lexsort(keys)
+        self._rank = np.empty_like(order)
+        self._rank[order] = np.arange(len(order))
+        self.earliest = tuple(int(key[order[0]]) for key in reversed(keys))
+
+    def numbered(self, site: int) -> tuple[np.ndarray, Groups]:
+        """Return the accesses as the tally takes them, as those of the site with this number."""
+        turn, slot, address, *_ = self.columns
+        table = np.stack([np.full_like(turn, site), turn, slot, address], axis=1)
+        return table, Groups(np.full(len(self._first), site), np.bincount(self._group), self._group, self._rank)
+
+
+class WarpNumbers:
+    """The block's index and the position in the block of every warp, by its number."""
+
+    def __init__(self, grid: Any, warps: int):
+        """Count `warps` warps a block."""
+        self._grid, self.of_a_block = grid, warps
+
+    def __getitem__(self, number: int) -> tuple[tuple[int, int, int], int]:
+        """Return (index of the block, position of the warp)."""
+        block, warp = divmod(number, self.of_a_block)
+        columns, rows, _ = self._grid
+        return (block % columns, block // columns % rows, block // (columns * rows)), warp
+
+
+def _part(numbers: Any, count: int) -> Any:
+    return numbers if isinstance(numbers, int) else numbers[:count]
+
+
+def line_of(call: Any) -> Line:
+    """Return the line at which the function of a call runs."""
+    node = call.at
+    # Of `a.b.c(…)` over several lines, the interpreter names the line of the last name.
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return Line(call.file, node.func.end_lineno or node.lineno)
+    return Line(call.file, node.lineno)
+
+
+def _different(rising: np.ndarray) -> int:
+    """Return how many different numbers there are among rising ones."""
+    return 1 + int(np.count_nonzero(rising[1:] != rising[:-1]))

@@ -1,0 +1,205 @@
+"""The vectorised engine makes the scheduler's trace: counters, requests with lanes and addresses, heat and flows."""
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int32
+from sim.vectorised.kernels_at_random import differ
+from sim.vectorised.speed import cases
+from sim.vectorised.traces import VECTORISED, compared
+
+from normlab.engine import load_vector, store_vector
+from normlab.sim import trace
+from normlab.sim.vectorised import engine
+
+CASES = {name: case for name, case in cases(0.05).items() if name != "product"}  # the scheduler's takes 10 s
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """Let errors of the engine itself come out; forget what it has learnt."""
+    monkeypatch.setattr(engine, "STRICT", True)
+    monkeypatch.setattr(engine, "_learnt", {})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_engines_trace_the_kernels_of_the_speed_table_alike(name):
+    kernel, configuration, arguments = CASES[name]
+    assert compared(kernel, configuration, *arguments) == VECTORISED
+
+
+@pytest.mark.parametrize("first", range(0, 24, 12))
+def test_both_engines_trace_kernels_at_random_alike(first):
+    said = []
+    for seed in range(first, first + 12):
+        found, who = differ(seed, traces=True)
+        assert found is None, f"seed {seed}: {found[0]}"
+        said.append(who)
+    assert said.count(VECTORISED) > 8
+
+
+@cuda.jit(device=True)
+def get(x, i):
+    return x[i]
+
+
+@cuda.jit
+def one_function_called_at_two_places(x, y):
+    i = cuda.grid(1)
+    y[i] = get(x, i) + get(x, i)
+
+
+@cuda.jit
+def a_loop_whose_turns_differ(x, y):
+    i = cuda.grid(1)
+    while y[i] < i % 5:
+        y[i] += x[i] * 0 + 1
+        if i % 3 == 2:
+            break
+
+
+@cuda.jit
+def halves_of_a_warp_a_round_apart(x, y):
+    i = cuda.grid(1)
+    if i % 32 < 16:
+        x[i] = cuda.shfl_xor_sync(0xFFFF, x[i], 1)
+    y[i] = x[i]
+    y[i] += cuda.shfl_down_sync(0xFFFFFFFF, x[i], 3)
+
+
+@cuda.jit
+def blocks_of_which_some_meet(x, y):
+    i = cuda.grid(1)
+    y[i] = x[i]
+    if cuda.blockIdx.x % 2:
+        cuda.syncthreads()
+    y[i] = x[i] + 1
+
+
+@cuda.jit
+def values_of_several_types(x, y):
+    i = cuda.grid(1)
+    value = 0.5
+    if i % 3:
+        value = x[i]
+    y[i] = value
+    for _ in range(2):
+        y[i] += value
+
+
+@cuda.jit
+def arrays_of_two_kinds(x, y):
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    first = cuda.shared.array(64, float32)
+    dynamic = cuda.shared.array(0, int32)
+    tile = cuda.shared.array((8, 9), float32)
+    first[t], dynamic[t] = x[i], t
+    cuda.syncthreads()
+    tile[t % 8, t // 8] = first[63 - t] + dynamic[t ^ 1]
+    cuda.syncthreads()
+    y[i] = tile[t // 8, t % 8]
+    cuda.atomic.add(first, t % 4, y[i])
+
+
+@cuda.jit
+def a_call_over_several_lines(x, y):
+    i = cuda.grid(1)
+    # fmt: off
+    (cuda
+        .atomic
+        .add(y, i % 7,
+             x[i]))
+    # fmt: on
+
+
+@cuda.jit
+def views(x, y):
+    i = cuda.grid(1)
+    odd, back = x[1::2], y[::-1]
+    back[i] = odd[i % 128]
+
+
+@cuda.jit
+def chained(x, y):
+    i = cuda.grid(1)
+    if -1 < x[i] < y[i] + 0.5 <= 9:
+        y[i] = 1
+
+
+@cuda.jit
+def vectors(x, y):
+    i = cuda.grid(1)
+    store_vector(y, 4 * i, load_vector(x, 4 * i, 4))
+
+
+@cuda.jit
+def barriers_in_a_loop(x, y):
+    shared = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    for turn in range(3):
+        shared[t] = x[cuda.grid(1)]
+        cuda.syncthreads()
+        y[cuda.grid(1)] += shared[(t + 40 * turn) % 64]
+        cuda.syncthreads()
+
+
+KERNELS = (
+    barriers_in_a_loop,
+    a_loop_whose_turns_differ,
+    halves_of_a_warp_a_round_apart,
+    blocks_of_which_some_meet,
+    values_of_several_types,
+    arrays_of_two_kinds,
+    a_call_over_several_lines,
+    views,
+    chained,
+)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.py_func.__name__)
+def test_both_engines_trace_a_kernel_alike(kernel):
+    x = np.random.default_rng(0).normal(size=256).astype(np.float32)
+    assert compared(kernel, (4, 64, 0, 256), x, np.zeros(256, np.float32)) == VECTORISED
+
+
+def test_a_function_called_at_two_places_has_the_sites_of_both():
+    x = np.ones(256, np.float32)
+    keep = get.py_func.__code__.co_firstlineno + 2
+    arguments = x, np.zeros_like(x)
+    assert compared(one_function_called_at_two_places, (4, 64), *arguments, keep=keep) == VECTORISED
+
+
+def test_vector_accesses_are_requests_of_their_width():
+    x = np.arange(1024, dtype=np.float32)
+    assert compared(vectors, (4, 64), x, np.zeros_like(x)) == VECTORISED
+
+
+def test_two_names_of_one_array_are_two_arrays_of_a_trace():
+    @cuda.jit
+    def kernel(x, again, out):
+        i = cuda.grid(1)
+        out[i] = x[i] + again[i]
+
+    x, out = np.ones(64, np.float32), np.zeros(64, np.float32)
+    for which in ("vectorised", "scheduler"):
+        counted = trace(kernel, engine=which)[2, 32](x, x, out)
+        assert [heat.name for heat in counted.heat] == ["x", "again", "out"]
+        assert counted.array("again").counted(stores=False).sum() == 64
+        assert counted.counts.unique.ld == 256
+
+
+def test_a_launch_that_the_engine_gives_up_is_traced_once():
+    @cuda.jit
+    def kernel(x):
+        i = cuda.grid(1)
+        x[i] += 1
+        cuda.syncthreads()
+        x[0] = i
+
+    counted = trace(kernel)[2, 32](np.zeros(64, np.float32))
+    assert counted.array("x").counted(stores=True).sum() == 128
+    assert counted.metrics["normlab__barriers.sum"] == 2
+
+
+def test_an_engine_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="engine is one of auto, vectorised, scheduler, not 'fast'"):
+        trace(views, engine="fast")

@@ -1,0 +1,47 @@
+"""Compare the traces that both engines make of a launch."""
+
+import numpy as np
+
+from normlab.sim import SimulationError, trace
+
+VECTORISED = "the vectorised engine ran"
+
+
+def told(counted):
+    """Return all that a trace holds, as data that compare equal if the traces show the same."""
+    heat = [(one.name, one.space, one.shape, one.counted(False).tolist(), one.counted(True).tolist())
+            for one in counted.heat]  # fmt: skip
+    kept = [(key, one.first, one.worst, one.all) for key, one in counted._kept.items()]
+    flows = counted.flows
+    return counted.as_dict(), heat, kept, flows.threads, flows.flows, flows.barriers
+
+
+def traced(kernel, configuration, arguments, engine, keep=()):
+    """Return what a trace by an engine holds, and the arrays' bytes after it; or the error."""
+    given = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
+    try:
+        found = told(trace(kernel, keep=keep, engine=engine)[configuration](*given))
+    except Exception as error:
+        return type(error), str(error)
+    return found, [one.tobytes() for one in given if isinstance(one, np.ndarray)]
+
+
+def lines_of(kernel):
+    """Return the numbers of a kernel's lines."""
+    code = getattr(kernel, "py_func", kernel).__code__
+    return range(code.co_firstlineno, max(line or 0 for *_, line in code.co_lines()) + 1)
+
+
+def compared(kernel, configuration, *arguments, keep=None):
+    """Assert that both engines make the same trace of a launch; return what it says if it gives up."""
+    keep = lines_of(kernel) if keep is None else keep
+    one = traced(kernel, configuration, arguments, "vectorised", keep)
+    if one[0] is SimulationError and "the vectorised engine gives up" in one[1]:
+        return one[1]
+    other = traced(kernel, configuration, arguments, "scheduler", keep)
+    names = "metrics", "heat", "requests", "threads of flows", "flows", "barriers of flows"
+    if not isinstance(one[0], tuple) or not isinstance(other[0], tuple):
+        assert one == other
+    for name, mine, theirs in zip(names, one[0], other[0], strict=True):
+        assert mine == theirs, name
+    return VECTORISED
