@@ -8,6 +8,7 @@ scheduler afterwards: which request was the first of its line, and in which orde
 import ast
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.log import Groups
 from normlab.sim.tracing.sites import Site
 
-LONG = 1 << 21  # accesses that are counted together: 100 MB
+LONG = 1 << 20  # accesses that are counted together: 100 MB
 SOME = 1 << 12
 AFTER_LANES, AFTER_WARPS = 32, 1 << 30  # a meeting comes after the lanes of its warp, a barrier after the warps
 
@@ -82,6 +83,7 @@ class LaneRecorder:
         self._shared: dict[Any, Seen] = {}
         self._shared_count = 0  # of entries that the scheduler's block would have
         self._meetings: list[Meeting] = []
+        self._slots: dict[tuple[int, int], np.ndarray] = {}  # of the lanes that are logged
         self._logged = 0
         self._turn = -1  # of the last access
 
@@ -145,6 +147,7 @@ class LaneRecorder:
             self._recorder.tally.add(table, groups)
         self._follow(logs)
         self._accesses.clear()
+        self._slots.clear()
         self._meetings.clear()
         self._logged = 0
 
@@ -152,8 +155,7 @@ class LaneRecorder:
         """Return the accesses of one site, each request's together."""
         lengths = [len(one.ids) for one in accesses]
         turn = np.repeat([one.turn for one in accesses], lengths)
-        block = np.concatenate([one.first + one.ids // self.threads for one in accesses])
-        slot = block * (32 * self.warps.of_a_block) + np.concatenate([one.ids % self.threads for one in accesses])
+        slot = np.concatenate([self._slots_of(one) for one in accesses])
         barriers, rounds = (
             np.concatenate([np.broadcast_to(one.moment[part], len(one.ids)) for one in accesses]) for part in (0, 1)
         )
@@ -161,9 +163,18 @@ class LaneRecorder:
         address = seen.start + (places % seen.period if seen.period else places) * itemsize
         columns = np.stack([turn, slot, address, barriers, rounds])
         # Lanes of several types come one type after the other, and lanes of one request may be in several rounds.
-        if (turn[1:] <= turn[:-1]).any() or not all(isinstance(part, int) for one in accesses for part in one.moment):
+        in_parts = any(one.turn <= before.turn for before, one in pairwise(accesses))
+        if in_parts or not all(isinstance(part, int) for one in accesses for part in one.moment):
             columns = columns[:, np.lexsort((slot, rounds, slot // 32, turn))]
         return Log(columns, self.warps.of_a_block)
+
+    def _slots_of(self, access: Access) -> np.ndarray:
+        """Return 32 times the number of its warp in the grid, plus its lane, for each lane."""
+        key = access.first, id(access.ids)
+        if key not in self._slots:
+            block, thread = np.divmod(access.ids, self.threads)
+            self._slots[key] = (access.first + block) * (32 * self.warps.of_a_block) + thread
+        return self._slots[key]
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -222,7 +233,7 @@ class LaneRecorder:
         table = np.concatenate(rows, axis=1)
         order = np.lexsort(table[4::-1])
         for first in range(0, len(order), SOME):  # in parts, because the flows have a limit that is soon reached
-            for *_, thread, address, number in table[:, order[first : first + SOME]].T.tolist():
+            for thread, address, number in zip(*table[5:, order[first : first + SOME]].tolist(), strict=True):
                 if not flows.block:
                     return
                 functions[number](thread, address)

@@ -151,7 +151,9 @@ def wavefronts_of(
     together = np.where(size <= WORD, 32, 32 * WORD // np.maximum(size, WORD))
     # Loads of 8 and 16 bytes whose lanes agree in pairs go in half the phases: measured on an H200
     # (`model.lanes_together`).
-    together[loads & (size > WORD) & _halved(groups, lane, address)[groups.group]] *= 2
+    wide = loads & (size > WORD)
+    if wide.any():
+        together[wide & _halved(groups, lane, address)[groups.group]] *= 2
     numbers = lane // together + 4 * groups.group
     phase = np.concatenate([numbers[keep] for keep in inside])
 
