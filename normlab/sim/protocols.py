@@ -179,5 +179,8 @@ class LaneObserver(Protocol):
     def barrier(self, frame: Any) -> None:
         """Take note that lanes are about to pass their blocks' barriers."""
 
+    def grid_sync(self, frame: Any) -> None:
+        """Take note that all live threads of the grid are about to pass a grid sync."""
+
     def warp_operation(self, frame: Any, operation: str, sources: Any) -> None:
         """Take note that lanes are about to pass a warp operation; `sources`: the places of a shuffle's sources."""

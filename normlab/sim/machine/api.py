@@ -5,6 +5,7 @@ sets before it lets a thread run; everything else finds its thread through `curr
 """
 
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Cuda(WarpOperations):
         self.const = ConstantMemory()
         self.atomic = Atomics(self)
         self.libdevice, self.fp16 = LIBDEVICE, FP16
-        self.cg = Namespace("cuda.cg", {"this_grid": lambda: GridGroup(self)})
+        self.cg = Namespace("cuda.cg", {"this_grid": partial(GridGroup, self)})
         self.types = Namespace("cuda.types", TYPES)
 
     # Python calls this for missing names only, so `cuda.float32` costs one failed lookup and `cuda.grid` none.

@@ -65,7 +65,9 @@ class Meeting(NamedTuple):
             inside = inside[np.argsort(rounds[inside], kind="stable")]  # as they come to the meeting
             ids = self.ids[inside].tolist()
             moves = [] if self.sources is None else list(zip(self.sources[inside].tolist(), ids, strict=True))
-            when = int(barriers[inside[0]]), warp, int(rounds[inside[-1]]), AFTER_LANES
+            # The last lane decides when the group meets; of several groups then, that whose first lane came first.
+            come = AFTER_LANES + 32 * int(rounds[inside[0]]) + ids[0] % 32
+            when = int(barriers[inside[0]]), warp, int(rounds[inside[-1]]), come
             yield when, partial(_follow_meeting, flows, ids, self.line, moves)
 
 
@@ -184,6 +186,11 @@ class LaneRecorder:
         line = line_of(frame.call)
         self._recorder.tally.counts_of(line).barriers += _different(ids // self.threads)
         self._met(frame, line, True, None)
+
+    def grid_sync(self, frame: Any) -> None:
+        """Count a grid sync, and all requests before it: the next ones of every block come after them."""
+        self.count()
+        self._recorder.tally.counts_of(line_of(frame.call)).grid_syncs += 1
 
     def warp_operation(self, frame: Any, operation: str, sources: np.ndarray | None) -> None:
         """Count a warp operation of every warp whose lanes are here; `sources`: the places of a shuffle's sources."""

@@ -18,7 +18,7 @@ import numpy as np
 from normlab.sim.language.arrays import dtype_of, shape_of
 from normlab.sim.language.operators import function_tree
 from normlab.sim.language.rewrite import IndexByName
-from normlab.sim.machine.api import Cuda
+from normlab.sim.machine.api import Cuda, GridGroup
 from normlab.sim.machine.atomics import Atomics
 from normlab.sim.machine.memory import (
     DYNAMIC_POISON,
@@ -60,6 +60,8 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         return found
     elif kind is Array:
         return _array_attribute(value, name)
+    elif kind is GridGroup and name == "size":
+        return frame.lanes.machine.launch.blocks * frame.lanes.machine.launch.threads
     elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
         raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
     found = getattr(value, name)

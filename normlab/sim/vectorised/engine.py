@@ -12,7 +12,7 @@ import numpy as np
 
 from normlab.sim.machine.observe import Observer
 from normlab.sim.vectorised.machine import Launched, Machine
-from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError, RestartError
+from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError, RestartError, WholeGridError
 from normlab.sim.vectorised.running import bound, invoke, prepared
 
 LANES = 1 << 15  # of a chunk, or one block: measured on saxpy, a tiled product and mandelbrot
@@ -29,6 +29,7 @@ class Learnt:
         self.code = code  # keeps its id
         self.recorded: set = set()  # keys of the arrays whose loads must be recorded
         self.alone = False  # whether blocks run one at a time
+        self.whole = False  # whether all blocks run at once, because they meet
         self.refusals, self.skipped, self.why = 0, 0, ""
 
     def skips(self) -> bool:
@@ -70,13 +71,14 @@ def _attempts(body: FunctionType, arguments: list, cuda: Any, learnt: Learnt, ob
             watch = None if observer is None else observer.lanes(cuda)
             launch = Launched(cuda, cuda.gridDim, cuda.blockDim, learnt.recorded, watch)
             try:
-                _run_chunks(launch, body, arguments, learnt.alone)
+                _run_chunks(launch, body, arguments, learnt)
                 return None
-            except RestartError:
+            except RestartError as restart:
                 launch.restore()
+                learnt.whole |= isinstance(restart, WholeGridError)
             except OrderError as refusal:
                 launch.restore()
-                if learnt.alone or launch.blocks == 1 or launch.threads < FEWEST:
+                if learnt.alone or learnt.whole or launch.blocks == 1 or launch.threads < FEWEST:
                     learnt.alone = False
                     return _reason(body, refusal)
                 learnt.alone = True
@@ -99,9 +101,11 @@ def _reason(body: FunctionType, refusal: NotVectorisedError) -> str:
 STRICT = False  # for tests: an unforeseen error comes out
 
 
-def _run_chunks(launch: Launched, body: FunctionType, arguments: list, alone: bool) -> None:
-    """Run the blocks of a launch, some at a time; `alone`: one at a time."""
-    together = 1 if alone else max(1, LANES // launch.threads)
+def _run_chunks(launch: Launched, body: FunctionType, arguments: list, learnt: Learnt) -> None:
+    """Run the blocks of a launch, some at a time."""
+    together = 1 if learnt.alone else max(1, LANES // launch.threads)
+    if learnt.whole and launch.fits_one_chunk:
+        together = launch.blocks
     names = prepared(body).parameters
     given = [
         _argument(launch, value, place, name) for place, (value, name) in enumerate(zip(arguments, names, strict=False))

@@ -20,6 +20,7 @@ from normlab.sim.vectorised.values import Vector
 
 FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
 MANY_TURNS = 1 << 12
+MOST_THREADS = 1 << 18  # of a grid whose blocks all run together, because they meet
 
 
 class Launched:
@@ -53,6 +54,11 @@ class Launched:
             self.arrays[place] = made
             self._kept.append(array)
         return self.arrays[place]
+
+    @property
+    def fits_one_chunk(self) -> bool:
+        """Whether all blocks may run together."""
+        return self.blocks * self.threads <= MOST_THREADS
 
     def overlapping(self, store: Store) -> bool:
         """Return whether another store has memory in common with this one."""
@@ -235,10 +241,23 @@ class Machine:
         if waiting and np.isin(places, np.concatenate(waiting)).any():
             raise OrderError("a sum is used before all of its threads have met")
 
-    def finish(self) -> None:
-        """End the chunk: compare all accesses, and do the sums that wait."""
+    def grid_sync(self, frame: Frame) -> None:
+        """Let all live threads of the grid meet."""
+        if self.launch.watch is not None:
+            self.launch.watch.grid_sync(frame)
+            self.launch.told += 1
+        self.rounds.barrier(frame.lanes.ids)
+        self._compare_blocks()
+
+    def _compare_blocks(self) -> None:
+        """Compare all accesses, forget them, and do the sums that wait."""
         for accesses in self._recorded:
             accesses.finish()
         atomics.settle(self, self._recorded)
+        self.logged = 0
+
+    def finish(self) -> None:
+        """End the chunk."""
+        self._compare_blocks()
         if self.ordered and self.atomics >= atomics.TURN:
             raise OrderError("so many atomic operations make the scheduler's threads take turns")

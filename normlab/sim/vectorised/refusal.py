@@ -28,3 +28,7 @@ class RestartError(Exception):
 
     Most arrays of a launch are read and never written, and recording their loads would cost more than the loads.
     """
+
+
+class WholeGridError(RestartError):
+    """A meeting of all blocks, of which only some run: begin again with all of them."""

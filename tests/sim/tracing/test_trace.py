@@ -567,12 +567,13 @@ def many_accesses(x, y):
 
 
 def test_the_log_is_emptied_when_warps_end_or_stand(monkeypatch):
-    whole = trace(many_accesses)[4, 96](floats(384), floats(384))
+    whole = trace(many_accesses, engine="scheduler")[4, 96](floats(384), floats(384))
     monkeypatch.setattr("normlab.sim.tracing.recorder.LONG", 300)
     longest = []
     take = Log.take
     monkeypatch.setattr(Log, "take", lambda log: longest.append(len(log)) or take(log))
-    assert trace(many_accesses)[4, 96](floats(384), floats(384)).as_dict() == whole.as_dict()
+    traced = trace(many_accesses, engine="scheduler")[4, 96](floats(384), floats(384))
+    assert traced.as_dict() == whole.as_dict()
     assert of(whole, LD, "requests") == [12 * 121]
     longest.clear()
     trace(transpose, engine="scheduler")[4, (32, 32)](floats(32, 32), floats(32, 32), False)

@@ -4,10 +4,10 @@
 
 does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ.
 --strict: errors of the vectorised engine itself come out; --check: variables have the compiler's types; --traces: the
-engines also make the same traces. The
-kernels have nested loops, divergence, break, continue and return, shared, dynamic and local memory, barriers (in
-branches that whole blocks take, too), shuffles, votes and matches of whole warps and of halves, atomics, device
-functions, tuples and numbers of several types; some have races, on purpose.
+engines also make the same traces. The kernels have nested loops, divergence, break, continue and return, shared,
+dynamic and local memory, barriers (in branches that whole blocks take, too) and grid syncs, shuffles, votes and matches
+of whole warps and of halves, atomics, device functions, tuples and numbers of several types; some have races, on
+purpose.
 """
 
 import linecache
@@ -184,6 +184,12 @@ class Writer:
             self.line(depth, f"l[{self.choose('0', '3', 'abs(int64(i0)) % 4')}] = {self.floating()}")
         elif kind < 0.78:
             self.atomic(depth)
+        elif uniform and depth == 1 and kind < 0.79:
+            for text in (
+                f"out[i, 1] = {self.floating()}", "cuda.cg.this_grid().sync()",
+                f"f1 = out[(i + {self.random.randint(0, 99)}) % (W * cuda.gridDim.x), 1]", "cuda.cg.this_grid().sync()",
+            ):  # fmt: skip
+                self.line(depth, text)
         elif uniform and kind < 0.84:
             self.line(depth, f"if {self.choose('b == 1', 'n > 3', 'y[0] > 0', 'b % 2 == 0 and x[3] > 0')}:")
             self.body(depth + 1, 3, True, False)

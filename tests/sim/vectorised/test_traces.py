@@ -67,6 +67,16 @@ def halves_of_a_warp_a_round_apart(x, y):
 
 
 @cuda.jit
+def halves_of_a_warp_that_are_answered_together(x, y):
+    i = cuda.grid(1)
+    if i % 32 >= 16:
+        x[i] = cuda.shfl_xor_sync(0xFFFF0000, x[i], 1)
+    y[i] = x[i]
+    if i % 32 < 16:
+        x[i] = cuda.shfl_xor_sync(0xFFFF, x[i], 1)
+
+
+@cuda.jit
 def blocks_of_which_some_meet(x, y):
     i = cuda.grid(1)
     y[i] = x[i]
@@ -146,6 +156,7 @@ KERNELS = (
     barriers_in_a_loop,
     a_loop_whose_turns_differ,
     halves_of_a_warp_a_round_apart,
+    halves_of_a_warp_that_are_answered_together,
     blocks_of_which_some_meet,
     values_of_several_types,
     arrays_of_two_kinds,
