@@ -2,7 +2,8 @@
 
 The engine hands over the places that the lanes of a statement access, as one vector. Lanes of one warp in one vector
 are one request, so no lane needs a path (language/paths.py). What the counters do not need is put into the order of the
-scheduler afterwards: which request was the first of its line, and in which order values went from thread to thread.
+scheduler afterwards: which request was the first of its line, and in which order values went from thread to thread. The
+scheduler itself has another order where its threads give way in turns, after 64 atomics.
 """
 
 import ast

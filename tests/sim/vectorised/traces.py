@@ -3,6 +3,7 @@
 import numpy as np
 
 from normlab.sim import SimulationError, trace
+from normlab.sim.machine.scheduler import TURN
 
 VECTORISED = "the vectorised engine ran"
 
@@ -11,9 +12,19 @@ def told(counted):
     """Return all that a trace holds, as data that compare equal if the traces show the same."""
     heat = [(one.name, one.space, one.shape, one.counted(False).tolist(), one.counted(True).tolist())
             for one in counted.heat]  # fmt: skip
-    kept = [(key, one.first, one.worst, one.all) for key, one in counted._kept.items()]
-    flows = counted.flows
-    return counted.as_dict(), heat, kept, flows.threads, flows.flows, flows.barriers
+    kept, flows = counted._kept.items(), counted.flows
+    atomics = [memory.requests for (_, operation), memory in counted.counts.memory.items() if operation == "atom"]
+    if sum(atomics) < TURN:
+        requests, moves = [(key, one.first, one.worst, one.all) for key, one in kept], flows.flows
+    else:  # the scheduler's threads may give way after so many atomics: the same requests, in another order
+        requests = sorted((str(key), sorted(map(by_lane, one.all or ()))) for key, one in kept)
+        moves = sorted(flows.flows, key=str)
+    return counted.as_dict(), heat, requests, flows.threads, moves, flows.barriers
+
+
+def by_lane(request):
+    """Return a request's block, warp, and lanes with addresses, in the order of the lanes."""
+    return request.block, request.warp, sorted(zip(request.lanes, request.addresses, strict=True))
 
 
 def traced(kernel, configuration, arguments, engine, keep=()):
