@@ -211,6 +211,14 @@ def test_a_launch_that_the_engine_gives_up_is_traced_once():
     assert counted.metrics["normlab__barriers.sum"] == 2
 
 
+def test_a_recording_of_statements_is_the_schedulers():
+    x = np.ones(64, np.float32)
+    counted = trace(blocks_of_which_some_meet, play=0)[2, 32](x, np.zeros_like(x))
+    assert counted.play is not None
+    with pytest.raises(ValueError, match="play records thread by thread, which takes the scheduler"):
+        trace(blocks_of_which_some_meet, play=0, engine="vectorised")
+
+
 def test_an_engine_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="engine is one of auto, vectorised, scheduler, not 'fast'"):
         trace(views, engine="fast")
