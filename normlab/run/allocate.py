@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from normlab.run.interface import as_cuda_array, is_cuda_array
 from normlab.run.memory import Allocation, DeviceArray, HostMappedArray, check_contiguous
 from normlab.run.poison import poisoned
 
@@ -49,6 +50,8 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
         return to
     if isinstance(obj, (DeviceArray, HostMappedArray)):
         return obj  # type: ignore[return-value]
+    if is_cuda_array(obj):
+        return as_cuda_array(obj)
     if copy:
         return DeviceArray(copied(obj), stream=stream)
     return device_array_like(np.asanyarray(obj), stream)
@@ -77,7 +80,7 @@ def mapped_array(
     wc: bool = False,
 ) -> HostMappedArray:
     """Return a host array that kernels see without a copy."""
-    return uninitialised(shape, dtype, strides, order).view(HostMappedArray)
+    return HostMappedArray.of(uninitialised(shape, dtype, strides, order), stream)
 
 
 def managed_array(
@@ -89,7 +92,7 @@ def managed_array(
     attach_global: bool = True,
 ) -> HostMappedArray:
     """Return an array that host and kernels share."""
-    return uninitialised(shape, dtype, strides, order).view(HostMappedArray)
+    return HostMappedArray.of(uninitialised(shape, dtype, strides, order), stream)
 
 
 def _layout_of(array: Any) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def pinned_array_like(ary: Any) -> np.ndarray:
 
 def mapped_array_like(ary: Any, stream: Any = 0, portable: bool = False, wc: bool = False) -> HostMappedArray:
     """Return a host array of the shape, dtype and order of `ary` that kernels see without a copy."""
-    return mapped_array(**_layout_of(ary))
+    return mapped_array(**_layout_of(ary), stream=stream)
 
 
 @contextmanager
@@ -127,18 +130,6 @@ def mapped(*arylist: np.ndarray, stream: Any = 0) -> Iterator[Any]:
     yield arrays[0] if len(arrays) == 1 else arrays
 
 
-def is_cuda_array(obj: Any) -> bool:
-    """Return whether `obj` is an array in a GPU's memory, simulated or not."""
-    return isinstance(obj, DeviceArray) or hasattr(obj, "__cuda_array_interface__")
-
-
 def is_cuda_ndarray(obj: Any) -> bool:
     """Return whether `obj` is one of Numba's own device arrays, here one of ours."""
     return getattr(obj, "__cuda_ndarray__", False)
-
-
-def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
-    """Return a device array unchanged. Raise TypeError for other arrays: no other library's memory is simulated."""
-    if not isinstance(obj, DeviceArray):
-        raise TypeError(f"normlab run knows its own device arrays only, not a {type(obj).__name__}")
-    return obj

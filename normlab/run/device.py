@@ -108,12 +108,12 @@ class Stream:
 
     _made = 0
 
-    def __init__(self, handle: int | None = None):
-        """Make a new stream, or the stream with this handle."""
+    def __init__(self, handle: int | None = None, external: bool = False):
+        """Make a new stream, or the stream with this handle; `external` if another library made it."""
         if handle is None:
             Stream._made += 1
             handle = 0x1000 + Stream._made  # unlike the handles 0, 1 and 2 of the default streams
-        self.handle = handle
+        self.handle, self.external = handle, external
 
     def __int__(self) -> int:
         """Return the handle."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from normlab.run.allocate import device_array
+from normlab.run.interface import as_cuda_array, is_cuda_array
 from normlab.run.kernel import Kernel
 from normlab.run.memory import DeviceArray
-from normlab.run.numba_host import as_dtype, cuda
+from normlab.run.numba_host import as_dtype, cuda, result_type
 from normlab.run.signatures import signature_of
 
 
@@ -43,8 +44,13 @@ SCALARS = (int, float, complex, np.number)
 
 
 def array_in(argument: Any) -> Any:
-    """Return a device array unchanged, and any other argument as a NumPy array."""
-    return argument if isinstance(argument, DeviceArray) else np.asarray(argument)
+    """Return an array of a device as a device array, and any other argument as a NumPy array."""
+    return as_cuda_array(argument) if is_cuda_array(argument) else np.asarray(argument)
+
+
+def array_out(out: Any) -> Any:
+    """Return an array to compute into: a device array, a host array, or None for a new one."""
+    return as_cuda_array(out) if is_cuda_array(out) else out
 
 
 def on_device(array: Any, dtype: np.dtype) -> np.ndarray:
@@ -83,10 +89,10 @@ class Vectorize(Builder):
         self.kernels: dict[tuple[np.dtype, ...], tuple[np.dtype, Kernel]] = {}
 
     def add(self, sig: Any) -> None:
-        """Add a signature, such as `float32(float32, float32)`. Raise TypeError if it has no result type."""
+        """Add a signature, such as `float32(float32, float32)`; without a result type, Numba infers it."""
         arguments, declared = signature_of(sig)
         if declared is None:
-            raise TypeError(f"vectorize on normlab run needs a result type, as in 'float32(float32)'; got {sig!r}")
+            declared = result_type(self.py_func, arguments)
         core = cuda.jit(declared(*arguments), device=True)(self.py_func)
 
         def elementwise(made, inputs):
@@ -118,6 +124,7 @@ class Ufunc:
         arrays = [array_in([each] if isinstance(each, SCALARS) else each) for each in arguments]
         dtypes = self._resolved(arguments, arrays)
         made_dtype, kernel = self._kernels[dtypes]
+        out = array_out(out)
         shape = np.broadcast_shapes(*[array.shape for array in arrays])
         made = result(out, shape, made_dtype)
         flat = made.memory.reshape(-1)

@@ -5,12 +5,15 @@ copy gives a wrong result here as on a GPU. `allocate.py` makes device arrays, a
 `DeviceArray.memory` to a launch.
 """
 
+import ctypes
 import math
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
+from numpy.lib.stride_tricks import as_strided
 
 CONTIGUOUS_NEEDED = (
     "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
@@ -22,16 +25,62 @@ class Allocation:
     """One piece of device memory, counted as in use until Python frees this object."""
 
     in_use = 0  # bytes of all allocations that exist
+    _live: ClassVar["weakref.WeakSet[Allocation]"] = weakref.WeakSet()
 
-    def __init__(self, memory: np.ndarray, fresh: bool = False):
-        """Count `memory`; `fresh` if it was allocated empty, so that it may hold garbage."""
-        self.fresh = fresh
-        Allocation.in_use += memory.nbytes
-        weakref.finalize(self, Allocation._freed, memory.nbytes).atexit = False
+    def __init__(self, memory: np.ndarray, fresh: bool = False, counted: bool = True):
+        """Count `memory`; `fresh` if it was allocated empty, so that it may hold garbage.
+
+        counted: False for memory that is the host's, too.
+        """
+        self.fresh, self.memory = fresh, memory
+        Allocation._live.add(self)
+        if counted:
+            Allocation.in_use += memory.nbytes
+            weakref.finalize(self, Allocation._freed, memory.nbytes).atexit = False
 
     @classmethod
     def _freed(cls, nbytes: int) -> None:
         cls.in_use -= nbytes
+
+    @classmethod
+    def at(cls, address: int) -> "Allocation | None":
+        """Return the allocation that an address lies in."""
+        for allocation in tuple(cls._live):
+            first, end = byte_bounds(allocation.memory)
+            if first <= address < end:
+                return allocation
+        return None
+
+    def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype, strides: Any) -> np.ndarray:
+        """Return the elements at an address of this allocation. Raise ValueError if some lie outside of it."""
+        first, end = byte_bounds(self.memory)
+        lowest = self.memory[tuple(slice(-1, None) if step < 0 else slice(1) for step in self.memory.strides)]
+        raw = as_strided(lowest.reshape(1).view(np.uint8), (end - first,), (1,))
+        return np.ndarray(shape, dtype, raw, address - first, strides)
+
+
+class Pointer(NamedTuple):
+    """An address in simulated memory, and how many bytes belong to it."""
+
+    device_pointer: int
+    size: int
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        """Return the address for a C function."""
+        return ctypes.c_void_p(self.device_pointer)
+
+
+def interface_of(memory: np.ndarray, stream: Any) -> dict[str, Any]:
+    """Return version 3 of the CUDA array interface of an array in simulated memory."""
+    return {
+        "shape": memory.shape,
+        "strides": None if memory.flags.c_contiguous else memory.strides,
+        "data": (memory.ctypes.data if memory.size else 0, not memory.flags.writeable),
+        "typestr": memory.dtype.str,
+        "stream": int(stream) if stream != 0 else None,
+        "version": 3,
+    }
 
 
 class DeviceArray:
@@ -72,6 +121,21 @@ class DeviceArray:
         return self.memory.flags.f_contiguous
 
     @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Return where the elements lie in simulated memory, which `cuda.as_cuda_array` understands."""
+        return interface_of(self.memory, self.stream)
+
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        """Return the address of the first element in simulated memory."""
+        return ctypes.c_void_p(self.memory.ctypes.data if self.size else 0)
+
+    @property
+    def gpu_data(self) -> "Pointer":
+        """Return the address of the first element with the bytes behind it."""
+        return Pointer(self.device_ctypes_pointer.value or 0, self.alloc_size)
+
+    @property
     def _numba_type_(self) -> Any:
         """Return the type that `numba.typeof` reports."""
         from normlab.run.numba_host import type_of
@@ -80,7 +144,7 @@ class DeviceArray:
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError, which says whether the attribute needs a real GPU or is unknown."""
-        if name in ("__cuda_array_interface__", "__dlpack__", "device_ctypes_pointer", "gpu_data", "get_ipc_handle"):
+        if name in ("__dlpack__", "get_ipc_handle"):
             raise AttributeError(f"{name}: an array of normlab run is in no GPU's memory, so it has no address there")
         raise AttributeError(f"a device array of normlab run has no attribute {name!r}")
 
@@ -214,6 +278,25 @@ class HostMappedArray(np.ndarray):
 
     __cuda_ndarray__ = True
     __cuda_memory__ = True
+    stream: Any = 0
+    allocation: Allocation
+
+    @classmethod
+    def of(cls, memory: np.ndarray, stream: Any = 0) -> "HostMappedArray":
+        """Return `memory` as an array that is found by its address, too."""
+        array = memory.view(cls)
+        array.allocation, array.stream = Allocation(memory, counted=False), stream
+        return array
+
+    def __array_finalize__(self, obj: Any) -> None:
+        """Keep the allocation and the stream of the array that this one is a view of."""
+        if isinstance(obj, HostMappedArray):
+            self.__dict__.update(obj.__dict__)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Return where the elements lie in simulated memory, which `cuda.as_cuda_array` understands."""
+        return interface_of(self, self.stream)
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """Copy into `ary`, or a new host array, and return it."""

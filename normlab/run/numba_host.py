@@ -18,12 +18,12 @@ from numba.cuda.kernels import reduction
 from numba.np.ufunc import decorators as ufunc_decorators
 
 try:
-    from numba.cuda import types
+    from numba.cuda import config, types
     from numba.cuda.core import sigutils
     from numba.cuda.np.numpy_support import as_dtype, from_dtype
     from numba.cuda.np.ufunc import decorators as cuda_ufunc_decorators
 except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
-    from numba.core import sigutils, types
+    from numba.core import config, sigutils, types
     from numba.np.numpy_support import as_dtype, from_dtype
 
     cuda_ufunc_decorators = ufunc_decorators
@@ -33,6 +33,7 @@ _jit, _CUDADispatcher = cuda.jit, cuda.dispatcher.CUDADispatcher  # before `stan
 __all__ = [
     "as_dtype",
     "compiling",
+    "config",
     "cuda",
     "declare",
     "dispatcher_of",
@@ -41,6 +42,7 @@ __all__ = [
     "load_compiler",
     "normalised",
     "reduction",
+    "result_type",
     "scalar_dtype",
     "type_of",
     "ufunc_makers",
@@ -103,6 +105,12 @@ def declare(dispatcher: Any, signatures: list[tuple]) -> None:
         dispatcher.compile_device(arguments, result)
     if signatures:
         dispatcher.disable_compile()
+
+
+def result_type(function: Any, arguments: tuple) -> Any:
+    """Return the type that Numba infers for a function's result, given the types of its arguments."""
+    with compiling():
+        return dispatcher_of(function, {}).compile_device(arguments, None).signature.return_type
 
 
 def ufunc_makers(name: str) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.run.elementwise import Builder, array_in, on_device, result, returned
+from normlab.run.elementwise import Builder, array_in, array_out, on_device, result, returned
 from normlab.run.kernel import Kernel
 from normlab.run.memory import DeviceArray
 from normlab.run.numba_host import as_dtype, cuda
@@ -104,6 +104,7 @@ class GeneralizedUfunc:
                 f"{count + len(self._outputs)} (when providing input and output). Got {len(arguments)}."
             )
         outs = arguments[count:] or (out if isinstance(out, tuple) else (out,) * len(self._outputs))
+        outs = tuple(map(array_out, outs))
         arrays = list(map(array_in, arguments[:count]))
         dtypes = self._resolved(arrays)
         out_dtypes, kernel = self._kernels[dtypes]

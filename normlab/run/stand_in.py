@@ -18,7 +18,7 @@ from unittest import mock
 
 from normlab import engine
 from normlab.engine.launching import worlds
-from normlab.run import allocate, device, elementwise, memory, numba_host, rowwise
+from normlab.run import allocate, device, elementwise, interface, memory, numba_host, rowwise
 from normlab.run.decorator import jit
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
@@ -26,7 +26,7 @@ from normlab.run.transfer import In, InOut, Out
 
 UNSUPPORTED = (
     *("BaseCUDAMemoryManager", "GetIpcHandleMixin", "HostOnlyCUDAMemoryManager", "declare_device"),
-    *("from_cuda_array_interface", "open_ipc_array", "set_memory_manager"),
+    *("open_ipc_array", "set_memory_manager"),
 )
 COMPILERS = ("compile", "compile_all", "compile_ptx", "compile_for_current_device", "compile_ptx_for_current_device")
 NO_DRIVER = "it needs a GPU's driver, and there is none here"
@@ -52,8 +52,9 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
             made.__name__: made
             for made in (
                 *(allocate.to_device, allocate.device_array, allocate.device_array_like, allocate.managed_array),
-                *(allocate.mapped, allocate.mapped_array, allocate.mapped_array_like, allocate.as_cuda_array),
-                *(allocate.pinned, allocate.pinned_array, allocate.pinned_array_like, allocate.is_cuda_array),
+                *(allocate.mapped, allocate.mapped_array, allocate.mapped_array_like),
+                *(allocate.pinned, allocate.pinned_array, allocate.pinned_array_like),
+                *(interface.as_cuda_array, interface.from_cuda_array_interface, interface.is_cuda_array),
                 *(device.current_context, device.select_device, device.detect),
             )
         },
@@ -71,7 +72,7 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
         "default_stream": functools.partial(device.Stream, 0),
         "legacy_default_stream": functools.partial(device.Stream, 1),
         "per_thread_default_stream": functools.partial(device.Stream, 2),
-        "external_stream": lambda ptr: device.Stream(int(ptr)),
+        "external_stream": lambda ptr: device.Stream(int(ptr), external=True),
         "event": device.Event,
         "event_elapsed_time": lambda evtstart, evtend: evtstart.elapsed_time(evtend),
         **dict.fromkeys(("synchronize", "close", "profile_start", "profile_stop"), lambda: None),
@@ -147,6 +148,8 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         for where in (engine, worlds):  # for a program that also calls normlab itself
             alter(where, "gpu_available", lambda: False)
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
+        alter(numba_host.driver, "Stream", device.Stream)
+        alter(numba_host.driver, "Event", device.Event)
         alter(
             numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}", NO_DRIVER)()
         )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from normlab.run.allocate import copied, uninitialised
+from normlab.run.interface import as_cuda_array, is_foreign
 from normlab.run.memory import DeviceArray, HostMappedArray
 
 
@@ -46,6 +47,8 @@ class Transfer:
         if isinstance(value, tuple):
             moved = [self.moved(item) for item in value]
             return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
+        if is_foreign(value):
+            value = as_cuda_array(value)
         if isinstance(value, DeviceArray):
             if value.allocation.fresh:
                 self.fresh.append(value.memory)

@@ -77,7 +77,7 @@ def test_streams(cuda):
 
 
 def test_what_needs_a_driver_is_refused_by_name(cuda):
-    for name in ("open_ipc_array", "set_memory_manager", "from_cuda_array_interface"):
+    for name in ("open_ipc_array", "set_memory_manager"):
         with pytest.raises(NotImplementedError, match=rf"cuda\.{name} is not in normlab run"):
             getattr(cuda, name)()
     for name in ("compile", "compile_ptx", "compile_ptx_for_current_device"):

@@ -49,6 +49,21 @@ def test_types_are_exact_and_scalars_are_free(multiply):
         multiply(np.arange(2), np.arange(2), out=np.zeros(2))
 
 
+def test_numba_infers_a_result_type_that_is_not_declared(cuda):
+    @cuda.jit(device=True)
+    def square(a):
+        return a * a
+
+    @numba.vectorize(["(int16, int16)", "(float32, float32)", "(complex64, float32)"], target="cuda")
+    def mix(a, b):
+        return square(a) + b
+
+    for a, b, kind in (("int16", "int16", "int64"), ("float32", "float32", "float32"), ("complex64", "float32", None)):
+        made = mix(np.full(3, 300, a), np.full(3, 7, b))
+        assert made.tolist() == [90_007] * 3
+        assert made.dtype == (kind or "complex64")
+
+
 def test_reduce_leaves_its_argument_alone(cuda, multiply):
     host = np.arange(1, 8)
     device = cuda.to_device(host)
@@ -61,8 +76,6 @@ def test_reduce_leaves_its_argument_alone(cuda, multiply):
 
 
 def test_vectorize_says_what_it_cannot(cuda):
-    with pytest.raises(TypeError, match="needs a result type"):
-        numba.vectorize(["(float32,)"], target="cuda")(lambda a: a)
     with pytest.raises(TypeError, match="caching is not supported"):
         numba.vectorize(["float32(float32)"], target="cuda", cache=True)(lambda a: a)
     with pytest.raises(KeyError, match="fastmath"):

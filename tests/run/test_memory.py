@@ -132,18 +132,19 @@ def test_copies_refuse_what_numba_refuses(cuda):
         cuda.device_array(2, order="A")
 
 
-def test_no_other_library_gets_an_address(cuda):
+def test_what_a_device_array_lacks_is_named(cuda):
     device = cuda.to_device(np.zeros(3))
-    assert cuda.is_cuda_array(device)
-    assert not cuda.is_cuda_array(np.zeros(3))
-    assert cuda.as_cuda_array(device) is device
-    assert not hasattr(device, "__cuda_array_interface__")
     with pytest.raises(AttributeError, match="in no GPU's memory"):
-        device.__cuda_array_interface__  # noqa: B018
+        device.__dlpack__  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'sum'"):
         device.sum()
-    with pytest.raises(TypeError, match="not a ndarray"):
-        cuda.as_cuda_array(np.zeros(3))
+
+
+def test_an_array_has_an_address_in_simulated_memory(cuda):
+    device = cuda.to_device(np.arange(6.0))
+    assert device[2:].gpu_data.device_pointer - device.gpu_data.device_pointer == 16
+    assert device.view(np.int64).gpu_data == device.gpu_data
+    assert device[2:].device_ctypes_pointer.value == device[2:].gpu_data.device_ctypes_pointer.value
 
 
 def test_records(cuda):

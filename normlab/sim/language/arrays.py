@@ -13,6 +13,8 @@ import numpy as np
 
 from normlab.sim.language.integers import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
 
+SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16)
+
 
 class WrappingArray(np.ndarray):
     """An integer array whose stores wrap, as a device's do."""
@@ -62,15 +64,16 @@ def adopt(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))
-    # By the name of the module, so that torch is not imported for a program that does not use it.
-    if type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
-        value = _array_of_tensor(value)
+    if is_tensor(value):
+        value = array_of_tensor(value)
     if isinstance(value, np.ndarray):
         # bfloat16 is ml_dtypes' own type: NumPy gives it kind "V", which stands for records.
-        if value.dtype.kind in "biufc" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
+        if value.dtype.kind in "biufcmM" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
             return as_kernel_array(value)
         raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
-    if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_, ml_dtypes.bfloat16)):
+    if value is None or isinstance(
+        value, (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16)
+    ):
         return adopt_scalar(value)
     kind = type(value).__name__
     # CuPy and Numba's device arrays: reading them here would need a driver, and the copy should be the caller's choice.
@@ -81,7 +84,12 @@ def adopt(value: Any) -> Any:
     raise TypeError(f"is a {kind}; kernels take NumPy arrays, torch CPU tensors and numbers")
 
 
-def _array_of_tensor(tensor: Any) -> np.ndarray:
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a torch tensor, by its module's name: nothing imports torch for a program without."""
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def array_of_tensor(tensor: Any) -> np.ndarray:
     """Return a NumPy view of a torch CPU tensor; NumPy itself has no bfloat16, so that travels as int16."""
     if tensor.device.type != "cpu":
         raise TypeError(f"is a tensor on {tensor.device}; the simulator takes host memory: call .cpu() first")

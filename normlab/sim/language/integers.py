@@ -227,7 +227,7 @@ def adopt_scalar(value: Any) -> Any:
     # A larger int has no type on the device: it goes through unchanged, and NumPy raises where it is used.
     if type(value) is int and -(1 << 63) <= value < 1 << 64:
         return np.int64(value) if value < 1 << 63 else Unsigned64(value)
-    if isinstance(value, np.integer):
+    if isinstance(value, np.integer) and not isinstance(value, np.timedelta64):  # NumPy counts it among the integers
         return INTEGER_CASTS[value.dtype.name](value)
     return value
 

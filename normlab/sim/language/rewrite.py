@@ -197,7 +197,8 @@ def cuda_path(module: str) -> str | None:
         if module == package:
             return ""
         if module.startswith(package + "."):
-            return module[len(package) + 1 :]
+            path = module[len(package) + 1 :]
+            return None if path.startswith("tests.") else path  # the kernels of the package's own tests are programs
     return None
 
 
