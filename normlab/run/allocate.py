@@ -3,16 +3,16 @@
 Fresh memory holds NaN, or the byte 0x5a (`poison.py`).
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from normlab.run.interface import as_cuda_array, is_cuda_array
-from normlab.run.memory import Allocation, DeviceArray, HostMappedArray, check_contiguous
-from normlab.run.poison import poisoned
+from normlab.run.memory import Allocation, DeviceArray, HostMappedArray, check_contiguous, core_of
+from normlab.run.poison import uninitialised
 
 
 def copied(host: Any) -> np.ndarray:
@@ -22,24 +22,14 @@ def copied(host: Any) -> np.ndarray:
     return np.array(array, order="K", subok=False)
 
 
-def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
-    """Return fresh memory. Raise TypeError or ValueError for an invalid shape, strides or order."""
-    extents = shape if isinstance(shape, (tuple, list)) else (shape,)
-    if not all(isinstance(extent, (int, np.integer)) for extent in extents):
-        raise TypeError(f"shape must be an integer or tuple of integers, not {shape!r}")
-    if order not in ("C", "F"):
-        raise ValueError("must be either C/F order")
-    dtype, extents = np.dtype(dtype), tuple(int(extent) for extent in extents)
-    if strides is None or 0 in extents:
-        axes = extents if order == "C" else extents[::-1]
-        memory = poisoned(axes, dtype)
-        return memory if order == "C" else memory.T
-    strides = strides if isinstance(strides, (tuple, list)) else (strides,)
-    if len(strides) != len(extents):
-        raise ValueError("strides not match ndim")
-    span = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
-    flat = poisoned((math.ceil(span / dtype.itemsize),), dtype)
-    return np.lib.stride_tricks.as_strided(flat, extents, strides)
+def copied_core(host: Any) -> np.ndarray:
+    """Return a host array as `copied` does, but with its repeated axes repeated in device memory, too."""
+    array = np.asanyarray(host)
+    if not (array.size and 0 in array.strides):
+        return copied(array)
+    core = copied(core_of(array))
+    kept = iter(core.strides)
+    return as_strided(core, array.shape, [next(kept) if stride else 0 for stride in array.strides])
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
@@ -53,7 +43,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
     if is_cuda_array(obj):
         return as_cuda_array(obj)
     if copy:
-        return DeviceArray(copied(obj), stream=stream)
+        return DeviceArray.of(copied_core(obj), stream=stream)
     return device_array_like(np.asanyarray(obj), stream)
 
 
@@ -62,7 +52,7 @@ def device_array(
 ) -> DeviceArray:
     """Return an uninitialised device array."""
     memory = uninitialised(shape, dtype, strides, order)
-    return DeviceArray(memory, Allocation(memory, fresh=True), stream)
+    return DeviceArray.of(memory, Allocation(memory, fresh=True), stream)
 
 
 def pinned_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
@@ -96,10 +86,9 @@ def managed_array(
 
 
 def _layout_of(array: Any) -> dict[str, Any]:
-    """Return shape, dtype and order of `array` for a new contiguous one."""
-    flags = array.flags
-    fortran = flags["F_CONTIGUOUS"] and not flags["C_CONTIGUOUS"]
-    return {"shape": array.shape, "dtype": array.dtype, "order": "F" if fortran else "C"}
+    """Return shape, dtype and strides of a new array without gaps, whose axes have the order of `array`'s."""
+    like = np.empty_like(getattr(array, "memory", array), order="K", subok=False)
+    return {"shape": like.shape, "dtype": like.dtype, "strides": like.strides}
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
@@ -126,7 +115,7 @@ def pinned(*arylist: np.ndarray) -> Iterator[None]:
 @contextmanager
 def mapped(*arylist: np.ndarray, stream: Any = 0) -> Iterator[Any]:
     """Give the arrays (or the only one) to the device for the length of a `with` block, without a copy."""
-    arrays = [DeviceArray(array, stream=stream) for array in arylist]
+    arrays = [DeviceArray.of(array, stream=stream) for array in arylist]
     yield arrays[0] if len(arrays) == 1 else arrays
 
 

@@ -18,12 +18,12 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
     """Return a kernel or a decorator, as `cuda.jit` does; options that only concern a compiler change nothing.
 
     Raises:
-        NotImplementedError: for `link`, `extensions` and `boundscheck`.
+        NotImplementedError: for `link` and `boundscheck`.
         KeyError: Numba does not have the option.
     """
     if unknown := options.keys() - OPTIONS:
         raise KeyError(f"Unrecognized options: {unknown}. Known options are {sorted(OPTIONS)}")
-    for option in ("link", "extensions", "boundscheck"):
+    for option in ("link", "boundscheck"):
         if options.get(option):
             raise NotImplementedError(f"cuda.jit({option}=…): normlab run interprets kernels and cannot do that")
     options["device"] = device

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from normlab.run.memory import Allocation
+from normlab.run.memory import MEMORY, Allocation
+from normlab.run.numba_host import driver
 
-MEMORY = 150_109_880_320  # bytes
 # The names of CUDA's device attributes → the values that the driver reports for an H200.
 ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": 1024,
@@ -123,6 +123,10 @@ class Stream:
         """Return True, as every object of Numba's `Stream` does."""
         return True
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the protocol's version and the handle, by which libraries recognise a stream."""
+        return 0, self.handle
+
     def __repr__(self) -> str:
         """Print as Numba does."""
         names = {0: "Default CUDA stream", 1: "Legacy default CUDA stream", 2: "Per-thread default CUDA stream"}
@@ -178,23 +182,18 @@ class Event:
         return (evtend._time - self._time) * 1e3
 
 
-class Deallocations:
-    """The queue of freed arrays, as `cuda.current_context().deallocations` returns it."""
-
-    def clear(self) -> None:
-        """Free what waits: nothing does."""
-
-    def __len__(self) -> int:
-        """Return how many arrays wait."""
-        return 0
-
-
 class Context:
-    """The context that `cuda.current_context()` returns."""
+    """The context that `cuda.current_context()` returns.
+
+    Raw memory and the queue of deallocations are Numba's own memory manager, with the driver of `driver.py` below it.
+    """
 
     def __init__(self, device: Device):
         """Make the context of `device`."""
         self.device = device
+        self.memory_manager = driver.NumbaCUDAMemoryManager(context=self)
+        self.memory_manager.deallocations.memory_capacity = MEMORY
+        Allocation.freed = self._count_as_pending
 
     def __getattr__(self, name: str) -> Any:
         """Raise AttributeError, naming the missing attribute."""
@@ -208,27 +207,75 @@ class Context:
         return MemoryInfo(MEMORY - Allocation.in_use, MEMORY)
 
     def reset(self) -> None:
-        """Do nothing: the program's arrays own the device's memory."""
+        """Free the raw memory and clear the queue; the program's arrays own their memory."""
+        self.memory_manager.reset()
 
-    push = pop = prepare_for_use = reset
+    def push(self) -> None:
+        """Do nothing: there is one context."""
+
+    pop = prepare_for_use = push
+
+    # --- raw memory ---------------------------------------------------------------------------------------------------
 
     @property
-    def deallocations(self) -> "Deallocations":
-        """Return the queue of arrays to be freed, which is always empty: arrays here are freed at once."""
-        return Deallocations()
+    def deallocations(self) -> Any:
+        """Return the queue of freed arrays. A GPU frees them later; here the memory is already free."""
+        return self.memory_manager.deallocations
+
+    def _count_as_pending(self, size: int) -> None:
+        self.deallocations.add_item(_free_at_once, None, size)
+
+    def memalloc(self, bytesize: int) -> Any:
+        """Return a pointer to new memory of the device."""
+        return self.memory_manager.memalloc(bytesize)
+
+    def memhostalloc(self, bytesize: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
+        """Return a pointer to new memory of the host."""
+        return self.memory_manager.memhostalloc(bytesize, mapped, portable, wc)
+
+    def memallocmanaged(self, bytesize: int, attach_global: bool = True) -> Any:
+        """Return a pointer to new memory of host and device."""
+        return self.memory_manager.memallocmanaged(bytesize, attach_global)
+
+    def mempin(self, owner: Any, pointer: int, size: int, mapped: bool = False) -> Any:
+        """Return a pointer to the host's memory at an address, which stays where it is."""
+        return self.memory_manager.mempin(owner, pointer, size, mapped)
+
+    def defer_cleanup(self) -> Any:
+        """Return a context manager in which nothing leaves the queue of freed arrays."""
+        return self.memory_manager.defer_cleanup()
+
+    # --- streams ------------------------------------------------------------------------------------------------------
 
     def create_stream(self) -> Stream:
         """Return a new stream."""
         return Stream()
 
+    def create_external_stream(self, ptr: int) -> Stream:
+        """Return a stream that another library made."""
+        if not isinstance(ptr, int):
+            raise TypeError("ptr for external stream must be an int")
+        return Stream(ptr, external=True)
+
+    def get_default_stream(self) -> Stream:
+        """Return the stream that launches without a stream go to."""
+        return Stream(0)
+
+    def get_legacy_default_stream(self) -> Stream:
+        """Return the default stream that waits for all others."""
+        return Stream(1)
+
+    def get_per_thread_default_stream(self) -> Stream:
+        """Return the default stream of this thread."""
+        return Stream(2)
+
     def create_event(self, timing: bool = True) -> Event:
         """Return a new event."""
         return Event(timing)
 
-    @contextmanager
-    def defer_cleanup(self) -> Iterator[None]:
-        """Do nothing: Python frees the arrays."""
-        yield
+
+def _free_at_once(handle: None) -> None:
+    """Do nothing when an array leaves the queue: Python has freed it."""
 
 
 class DeviceList(list[Device]):

@@ -129,8 +129,8 @@ class Ufunc:
         made = result(out, shape, made_dtype)
         flat = made.memory.reshape(-1)
         memories = [on_device(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
-        elements = tuple(DeviceArray(np.broadcast_to(memory, shape).reshape(-1)) for memory in memories)
-        kernel.forall(flat.size, stream=stream)(DeviceArray(flat), elements)
+        elements = tuple(DeviceArray.of(np.broadcast_to(memory, shape).reshape(-1)) for memory in memories)
+        kernel.forall(flat.size, stream=stream)(DeviceArray.of(flat), elements)
         if not np.may_share_memory(flat, made.memory):
             made.memory[...] = flat.reshape(made.shape)
         return returned(made, out, any(isinstance(array, DeviceArray) for array in arrays))
@@ -166,7 +166,7 @@ class Ufunc:
             raise TypeError(f"reduce takes a one-dimensional array, not one of shape {arg.shape}")
         if not arg.size:
             raise TypeError("Reduction on an empty array.")
-        memory = DeviceArray(arg.memory.copy() if isinstance(arg, DeviceArray) else np.array(arg))
+        memory = DeviceArray.of(arg.memory.copy() if isinstance(arg, DeviceArray) else np.array(arg))
         return self._reduced(memory, stream)[0]
 
     def _reduced(self, array: DeviceArray, stream: Any) -> DeviceArray:

@@ -2,7 +2,7 @@
 
 If a program changes a global later, a kernel on a GPU keeps the old value until the program calls `recompile` or
 launches with other types. A specialisation here therefore keeps copies of the kernel and of its device functions with
-the globals of that moment.
+the globals of that moment. A device array among them is kept by its address, and stays writable.
 """
 
 from types import CellType, FunctionType, SimpleNamespace
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from normlab.run.interface import as_cuda_array, is_cuda_array
+from normlab.run.memory import HostMappedArray
 from normlab.sim.language.rewrite import names_of
 
 
@@ -35,8 +37,10 @@ def frozen(function: FunctionType, done: dict[int, FunctionType] | None = None) 
 
 def _kept(value: Any, done: dict[int, FunctionType]) -> Any:
     """Return a constant copy of a global's value."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not isinstance(value, HostMappedArray):
         return value.copy()
+    if is_cuda_array(value):  # a GPU keeps the address of memory that is its own
+        return as_cuda_array(value).memory
     called = getattr(value, "called", value)  # a device function with declared types has a converting wrapper here
     if isinstance(getattr(called, "py_func", None), FunctionType):
         return SimpleNamespace(py_func=frozen(called.py_func, done))

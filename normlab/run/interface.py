@@ -40,11 +40,18 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
         if obj.requires_grad:  # a tensor in a GPU's memory says this
             raise RuntimeError(REQUIRES_GRAD)
         memory = array_of_tensor(obj)
-        return DeviceArray(memory, Allocation(memory, counted=False))
+        return DeviceArray.of(memory, Allocation(memory, counted=False))
     interface = getattr(obj, "__cuda_array_interface__", None)
     if interface is None:
         raise TypeError("*obj* doesn't implement the cuda array interface.")
     return from_cuda_array_interface(interface, owner=obj, sync=sync)
+
+
+def pointed_at(address: int, dtype: np.dtype) -> np.ndarray:
+    """Return the elements from an address in simulated memory to the end of its allocation, for a C pointer."""
+    allocation = Allocation.at(address)
+    count = (allocation.end - address) // dtype.itemsize
+    return allocation.view(address, (count,), dtype, None)
 
 
 def from_cuda_array_interface(desc: dict[str, Any], owner: Any = None, sync: bool = True) -> DeviceArray:
@@ -61,9 +68,7 @@ def from_cuda_array_interface(desc: dict[str, Any], owner: Any = None, sync: boo
         if sync and config.CUDA_ARRAY_INTERFACE_SYNC:
             stream.synchronize()
     if not math.prod(shape):
-        return DeviceArray(np.empty(shape, dtype), stream=stream)
+        return DeviceArray.of(np.empty(shape, dtype), stream=stream)
     address = desc["data"][0]
     allocation = Allocation.at(address)
-    if allocation is None:
-        raise ValueError(f"no array of normlab run is at the address {address:#x}: a GPU's memory is not simulated")
-    return DeviceArray(allocation.view(address, shape, dtype, strides), allocation, stream)
+    return DeviceArray.of(allocation.view(address, shape, dtype, strides), allocation, stream)

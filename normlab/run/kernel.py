@@ -14,7 +14,7 @@ from typing import Any
 from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.numba_host import declare, dispatcher_of, type_of
+from normlab.run.numba_host import declare, dispatcher_of, is_type, type_of
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
@@ -81,6 +81,8 @@ class Kernel:
         self.targetoptions = options
         self.specialized = len(signatures) == 1
         self.launcher, self._signatures = launcher, signatures
+        self.extensions: list[Any] = list(options.get("extensions") or [])
+        self.specializations: dict[tuple, Kernel] = {}
         self._dispatcher: Any = None
         parameters = inspect.signature(function).parameters
         for signature in signatures:
@@ -146,11 +148,16 @@ class Kernel:
         return self.overloads[signature.arguments]
 
     def specialize(self, *args: Any) -> "Kernel":
-        """Return a kernel that takes arguments of the types of `args` only."""
+        """Return a kernel that takes arguments of the types of `args` only; `args`: values, or Numba's types."""
         if self.specialized:
             raise RuntimeError("Dispatcher already specialized")
-        types = tuple(type_of(value) for value in Transfer(self.py_func.__name__, args).values)
-        return Kernel(self.py_func, self.launcher, self.targetoptions, [Signature(types, None)])
+        types = tuple(
+            each if is_type(each) else type_of(Transfer(self.py_func.__name__, (each,)).values[0]) for each in args
+        )
+        if types not in self.specializations:
+            made = Kernel(self.py_func, self.launcher, self.targetoptions, [Signature(types, None)])
+            self.specializations[types] = made
+        return self.specializations[types]
 
     def recompile(self) -> None:
         """Update every specialisation to the globals as they are now."""
@@ -165,6 +172,9 @@ class Kernel:
     def launch(self, configuration: tuple, arguments: tuple) -> None:
         """Move the arguments to the device, run the launch, and copy the results back."""
         name = self.py_func.__name__
+        back: list[Callable[[], None]] = []
+        for extension in reversed(self.extensions):
+            arguments = tuple(self._prepared(extension, value, configuration[2], back) for value in arguments)
         transfer = Transfer(name, arguments)
         values = transfer.values
         if self._signatures:
@@ -175,8 +185,17 @@ class Kernel:
         self.launcher.launch(
             Launch(self.source, overload.function, configuration, values, transfer.fresh, overload.types)
         )
-        for come_back in transfer.back:
+        for come_back in (*transfer.back, *back):
             come_back()
+
+    @staticmethod
+    def _prepared(extension: Any, value: Any, stream: Any, back: list[Callable[[], None]]) -> Any:
+        """Return what an extension of `cuda.jit` makes of an argument; it may add to what comes back."""
+        try:
+            kind = type_of(value)
+        except ValueError:  # an object that only the extension knows
+            kind = None
+        return extension.prepare_args(kind, value, stream=stream, retr=back)[1]
 
 
 class Configured:

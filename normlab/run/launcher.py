@@ -13,7 +13,7 @@ import numpy as np
 
 from normlab import sim
 from normlab.engine.compile.check import check_types
-from normlab.run.numba_host import compiling
+from normlab.run.numba_host import RefusedError, compiling
 from normlab.run.poison import unwritten
 from normlab.run.record import Record, plural
 from normlab.sim import CompilerError
@@ -59,7 +59,7 @@ class Launcher:
         with self._lock, compiling():
             told = check_types(function, types, options)
         if isinstance(told, CompilerError):
-            raise told
+            raise RefusedError(str(told), told.line) from None
         return told
 
     def launch(self, launch: Launch) -> None:

@@ -8,12 +8,14 @@ copy gives a wrong result here as on a GPU. `allocate.py` makes device arrays, a
 import ctypes
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.lib.stride_tricks import as_strided
+
+from normlab.run.poison import uninitialised
 
 CONTIGUOUS_NEEDED = (
     "Array contains non-contiguous buffer and cannot be transferred as a single memory region. "
@@ -21,10 +23,14 @@ CONTIGUOUS_NEEDED = (
 )
 
 
+MEMORY = 150_109_880_320  # bytes of the simulated GPU
+
+
 class Allocation:
     """One piece of device memory, counted as in use until Python frees this object."""
 
     in_use = 0  # bytes of all allocations that exist
+    freed: ClassVar[Callable[[int], None]] = staticmethod(lambda nbytes: None)  # called with the bytes of a freed one
     _live: ClassVar["weakref.WeakSet[Allocation]"] = weakref.WeakSet()
 
     def __init__(self, memory: np.ndarray, fresh: bool = False, counted: bool = True):
@@ -41,15 +47,21 @@ class Allocation:
     @classmethod
     def _freed(cls, nbytes: int) -> None:
         cls.in_use -= nbytes
+        cls.freed(nbytes)
 
     @classmethod
-    def at(cls, address: int) -> "Allocation | None":
-        """Return the allocation that an address lies in."""
+    def at(cls, address: int) -> "Allocation":
+        """Return the allocation that an address lies in; raise ValueError if there is none."""
         for allocation in tuple(cls._live):
             first, end = byte_bounds(allocation.memory)
             if first <= address < end:
                 return allocation
-        return None
+        raise ValueError(f"no array of normlab run is at the address {address:#x}: a GPU's memory is not simulated")
+
+    @property
+    def end(self) -> int:
+        """The address behind the last byte."""
+        return byte_bounds(self.memory)[1]
 
     def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype, strides: Any) -> np.ndarray:
         """Return the elements at an address of this allocation. Raise ValueError if some lie outside of it."""
@@ -87,15 +99,31 @@ class DeviceArray:
     """An array in the simulated GPU's memory, with the methods of Numba's `DeviceNDArray`.
 
     `memory` is the NumPy array of its elements. Slices share it; `copy_to_host`, item access and `numpy.asarray` copy.
+    Made as Numba's class is; `DeviceArray.of` makes one of memory that exists.
     """
 
     __cuda_ndarray__ = True
     __cuda_memory__ = True
 
-    def __init__(self, memory: np.ndarray, allocation: Allocation | None = None, stream: Any = 0):
+    def __init__(self, shape: Any, strides: Any, dtype: Any, stream: Any = 0, gpu_data: Any = None):
+        """Allocate an uninitialised array, or make one of the memory that `gpu_data` points to."""
+        if gpu_data is None:
+            memory = uninitialised(shape, dtype, strides)
+            self._keep(memory, Allocation(memory, fresh=True), stream)
+        else:
+            address = gpu_data.device_ctypes_pointer.value
+            allocation = Allocation.at(address)
+            self._keep(allocation.view(address, shape, np.dtype(dtype), strides), allocation, stream)
+
+    @classmethod
+    def of(cls, memory: np.ndarray, allocation: Allocation | None = None, stream: Any = 0) -> "DeviceArray":
         """Wrap `memory`, a part of `allocation` or, by default, an allocation of its own that is already filled."""
-        self.memory, self.stream = memory, stream
-        self.allocation = allocation or Allocation(memory)
+        made = cls.__new__(cls)
+        made._keep(memory, allocation or Allocation(memory), stream)
+        return made
+
+    def _keep(self, memory: np.ndarray, allocation: Allocation, stream: Any) -> None:
+        self.memory, self.stream, self.allocation = memory, stream, allocation
         self.shape, self.strides, self.dtype = memory.shape, memory.strides, memory.dtype
         self.ndim, self.size, self.nbytes = memory.ndim, memory.size, memory.nbytes
 
@@ -185,12 +213,14 @@ class DeviceArray:
             raise TypeError(f"incompatible dtype: {self.dtype} vs. {source.dtype}")
         if self.memory.squeeze().shape != source.squeeze().shape:
             raise ValueError(f"incompatible shape: {self.shape} vs. {source.shape}")
+        if isinstance(ary, DeviceArray) and core_of(self.memory).strides != core_of(source).strides:
+            raise ValueError(f"incompatible strides: {self.strides} vs. {source.strides}")
         self.memory[...] = source.reshape(self.shape)
 
     # --- views -------------------------------------------------------------------------------------------------------
 
     def _view(self, memory: np.ndarray, stream: Any = 0) -> "DeviceArray":
-        return DeviceArray(memory, self.allocation, stream or self.stream)
+        return DeviceArray.of(memory, self.allocation, stream or self.stream)
 
     def getitem(self, item: Any, stream: Any = 0) -> Any:
         """Return an element as a NumPy scalar, copied to the host; a slice or a record as a view on the device."""
@@ -220,7 +250,7 @@ class DeviceArray:
 
     def bind(self, stream: Any = 0) -> "DeviceArray":
         """Return the same array with another default stream."""
-        return DeviceArray(self.memory, self.allocation, stream)
+        return DeviceArray.of(self.memory, self.allocation, stream)
 
     @property
     def T(self) -> "DeviceArray":  # noqa: N802 - the name that arrays have it under
@@ -235,7 +265,7 @@ class DeviceArray:
             raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
         if axes is not None and set(axes) != {0, 1}:
             raise ValueError(f"invalid axes list {axes!r}")
-        return DeviceArray(self.memory.T.copy(order="C"), stream=self.stream)
+        return DeviceArray.of(self.memory.T.copy(order="C"), stream=self.stream)
 
     def reshape(self, *newshape: Any, order: str = "C") -> "DeviceArray":
         """Return a view of another shape. Raise NotImplementedError if that needs a copy."""
@@ -243,7 +273,9 @@ class DeviceArray:
         return self._without_copy(self.memory.reshape(shape, order=order))  # type: ignore[call-overload]
 
     def ravel(self, order: str = "C", stream: Any = 0) -> "DeviceArray":
-        """Return a flat view. Raise NotImplementedError if that needs a copy."""
+        """Return a flat view. Raise NotImplementedError if that needs a copy, as Numba does for any gap."""
+        if not (self.is_c_contiguous() or self.is_f_contiguous()):
+            raise NotImplementedError("operation requires copying")
         return self._without_copy(self.memory.reshape(-1, order=order), stream)  # type: ignore[call-overload]
 
     def _without_copy(self, memory: np.ndarray, stream: Any = 0) -> "DeviceArray":
@@ -298,18 +330,30 @@ class HostMappedArray(np.ndarray):
         """Return where the elements lie in simulated memory, which `cuda.as_cuda_array` understands."""
         return interface_of(self, self.stream)
 
+    @property
+    def device_ctypes_pointer(self) -> ctypes.c_void_p:
+        """Return the address of the first element, which host and device share."""
+        return ctypes.c_void_p(self.ctypes.data if self.size else 0)
+
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """Copy into `ary`, or a new host array, and return it."""
-        return DeviceArray(np.asarray(self)).copy_to_host(ary)
+        return DeviceArray.of(np.asarray(self)).copy_to_host(ary)
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Copy a host or device array of the same shape and dtype here."""
-        DeviceArray(np.asarray(self)).copy_to_device(ary)
+        DeviceArray.of(np.asarray(self)).copy_to_device(ary)
+
+
+def core_of(array: np.ndarray) -> np.ndarray:
+    """Return an array without the axes along which one element repeats."""
+    if not array.size:
+        return array
+    return array[(*(0 if stride == 0 else slice(None) for stride in array.strides), ...)]
 
 
 def check_contiguous(array: np.ndarray) -> None:
     """Raise ValueError, as Numba does, unless an array can be copied in one piece; broadcast axes do not count."""
-    core = array[tuple(0 if stride == 0 else slice(None) for stride in array.strides)] if array.size else array
+    core = core_of(array)
     if not (core.flags.c_contiguous or core.flags.f_contiguous):
         raise ValueError(CONTIGUOUS_NEEDED)
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import numba.core.errors
 import numba.cuda.random  # imported here, so that its name `cuda` is the module that is altered
 import numpy as np
 from numba import cuda
@@ -17,20 +18,42 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.kernels import reduction
 from numba.np.ufunc import decorators as ufunc_decorators
 
+from normlab.sim import CompilerError
+
+try:
+    from numba.cuda.memory_management import nrt
+except ImportError:  # numba's own, older numba.cuda
+    nrt = None
+
 try:
     from numba.cuda import config, types
     from numba.cuda.core import sigutils
+    from numba.cuda.core.errors import TypingError
     from numba.cuda.np.numpy_support import as_dtype, from_dtype
     from numba.cuda.np.ufunc import decorators as cuda_ufunc_decorators
 except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
     from numba.core import config, sigutils, types
+    from numba.core.errors import TypingError
     from numba.np.numpy_support import as_dtype, from_dtype
 
     cuda_ufunc_decorators = ufunc_decorators
 
+
+_typing_errors = tuple({TypingError, numba.core.errors.TypingError})  # one class, or each package's own
+
+
+class RefusedError(CompilerError, *_typing_errors):  # type: ignore[misc]
+    """A kernel that Numba does not compile: also Numba's own kind of error, for programs that catch that."""
+
+
+# A traceback names the documented class.
+RefusedError.__module__, RefusedError.__qualname__ = CompilerError.__module__, CompilerError.__qualname__
+
+
 _jit, _CUDADispatcher = cuda.jit, cuda.dispatcher.CUDADispatcher  # before `stand_in` replaces them
 
 __all__ = [
+    "RefusedError",
     "as_dtype",
     "compiling",
     "config",
@@ -39,14 +62,21 @@ __all__ = [
     "dispatcher_of",
     "driver",
     "is_signature",
+    "is_type",
+    "kernel_allocations",
     "load_compiler",
     "normalised",
+    "nrt",
+    "pointee",
     "reduction",
     "result_type",
     "scalar_dtype",
     "type_of",
     "ufunc_makers",
 ]
+
+if not hasattr(driver, "_logger"):  # Numba makes it when its driver starts, which it never does here
+    driver._logger = driver.make_logger()
 
 is_signature = sigutils.is_signature
 
@@ -61,13 +91,24 @@ def scalar_dtype(kind: Any) -> np.dtype | None:
     return np.dtype(as_dtype(kind)) if isinstance(kind, (types.Number, types.Boolean)) else None
 
 
+def is_type(value: Any) -> bool:
+    """Return whether a value is one of Numba's types, not a value of such a type."""
+    return isinstance(value, types.Type)
+
+
+def pointee(kind: Any) -> np.dtype | None:
+    """Return the NumPy dtype that a C pointer among the types points to, None for any other type."""
+    return np.dtype(as_dtype(kind.dtype)) if isinstance(kind, types.CPointer) else None
+
+
 def type_of(value: Any) -> Any:
     """Return the Numba type of a kernel's argument: of an array in simulated memory, a scalar or a tuple.
 
     Raise NotImplementedError or ValueError if Numba has no type for the value.
     """
     if isinstance(value, tuple):
-        return types.Tuple([type_of(item) for item in value])
+        kinds = tuple(map(type_of, value))
+        return types.BaseTuple.from_types(kinds, type(value) if hasattr(value, "_fields") else None)
     if isinstance(value, np.ndarray) and value.dtype.names and value.ndim == 0:
         return from_dtype(value.dtype)  # a record
     if isinstance(value, np.ndarray):
@@ -111,6 +152,14 @@ def result_type(function: Any, arguments: tuple) -> Any:
     """Return the type that Numba infers for a function's result, given the types of its arguments."""
     with compiling():
         return dispatcher_of(function, {}).compile_device(arguments, None).signature.return_type
+
+
+def kernel_allocations() -> dict[str, Any]:
+    """Return what Numba's runtime on the device says of the arrays that kernels allocate: none, they are Python's."""
+    if nrt is None:
+        return {}
+    names = ("ensure_allocated", "ensure_initialized", "memsys_enable_stats", "memsys_disable_stats")
+    return {**dict.fromkeys(names), "get_allocation_stats": nrt._nrt_mstats(0, 0, 0, 0)}
 
 
 def ufunc_makers(name: str) -> list[Any]:

@@ -4,6 +4,9 @@ A program may allocate memory, write half of it in one launch, and read all of i
 `unwritten` recognises unwritten elements by their content, because a program is unlikely to compute these values.
 """
 
+import math
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -30,6 +33,26 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if memory.size and dtype.itemsize:
         memory.reshape(-1).view(np.uint8).reshape(-1, dtype.itemsize)[:] = pattern(dtype)
     return memory
+
+
+def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
+    """Return fresh memory. Raise TypeError or ValueError for an invalid shape, strides or order."""
+    extents = shape if isinstance(shape, (tuple, list)) or np.ndim(shape) else (shape,)
+    if not all(isinstance(extent, (int, np.integer)) for extent in extents):
+        raise TypeError(f"shape must be an integer or tuple of integers, not {shape!r}")
+    if order not in ("C", "F"):
+        raise ValueError("must be either C/F order")
+    dtype, extents = np.dtype(dtype), tuple(int(extent) for extent in extents)
+    if strides is None or 0 in extents:
+        axes = extents if order == "C" else extents[::-1]
+        memory = poisoned(axes, dtype)
+        return memory if order == "C" else memory.T
+    strides = strides if isinstance(strides, (tuple, list)) else (strides,)
+    if len(strides) != len(extents):
+        raise ValueError("strides not match ndim")
+    span = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
+    flat = poisoned((math.ceil(span / dtype.itemsize),), dtype)
+    return np.lib.stride_tricks.as_strided(flat, extents, strides)
 
 
 def unwritten(memory: np.ndarray) -> list[np.ndarray]:

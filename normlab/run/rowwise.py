@@ -113,7 +113,7 @@ class GeneralizedUfunc:
         operands = []
         for array, names, dtype in zip(arrays, self._inputs, dtypes, strict=True):
             core = tuple(sizes[name] for name in names)
-            operands.append(DeviceArray(np.broadcast_to(on_device(array, dtype), loop + core).reshape(rows, *core)))
+            operands.append(DeviceArray.of(np.broadcast_to(on_device(array, dtype), loop + core).reshape(rows, *core)))
         made = []
         for given, names, dtype in zip(outs, self._outputs, out_dtypes, strict=True):
             core = tuple(sizes[name] for name in names)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.run.numba_host import as_dtype, is_signature, normalised, scalar_dtype, type_of
+from normlab.run.interface import pointed_at
+from normlab.run.numba_host import as_dtype, is_signature, normalised, pointee, scalar_dtype, type_of
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES
 
 
@@ -92,6 +93,8 @@ def converted(name: str, kind: Any, value: Any) -> Any:
 
     Raise TypeError for a float whose declared type is an integer, as Numba does on a GPU.
     """
+    if (pointed := pointee(kind)) is not None:
+        return pointed_at(operator.index(value), pointed)
     dtype = scalar_dtype(kind)
     if dtype is None:
         return value

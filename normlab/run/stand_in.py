@@ -18,7 +18,7 @@ from unittest import mock
 
 from normlab import engine
 from normlab.engine.launching import worlds
-from normlab.run import allocate, device, elementwise, interface, memory, numba_host, rowwise
+from normlab.run import allocate, device, driver, elementwise, interface, memory, numba_host, rowwise
 from normlab.run.decorator import jit
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
@@ -76,7 +76,8 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
         "event": device.Event,
         "event_elapsed_time": lambda evtstart, evtend: evtstart.elapsed_time(evtend),
         **dict.fromkeys(("synchronize", "close", "profile_start", "profile_stop"), lambda: None),
-        **dict.fromkeys(("defer_cleanup", "profiling"), device.nothing),
+        "defer_cleanup": device.CONTEXT.defer_cleanup,
+        "profiling": device.nothing,
         "require_context": lambda function: function,
     }
 
@@ -88,6 +89,13 @@ def _refuse(what: str, why: str) -> Any:
         raise NotImplementedError(f"{what} is not in normlab run: {why}")
 
     return refuse
+
+
+def _of_driver(name: str) -> Any:
+    """Return a function of CUDA's driver that works on simulated memory. Raise NotImplementedError for any other."""
+    if name not in driver.FUNCTIONS:
+        _refuse(f"the driver's {name}", NO_DRIVER)()
+    return driver.FUNCTIONS[name]
 
 
 # The submodules of numba.cuda in which programs, and Numba itself, look up the same names.
@@ -135,7 +143,10 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             for name, value in face.items():
                 if hasattr(module, name):
                     alter(module, name, value)
-        alter(cuda.cudadrv.devices, "get_context", device.current_context)
+        devices = cuda.cudadrv.devices
+        alter(devices, "get_context", device.current_context)
+        alter(devices._runtime, "ensure_context", device.nothing)
+        alter(devices._runtime, "get_or_create_context", device.current_context)
         arrays = cuda.cudadrv.devicearray
         for name, value in {
             "DeviceNDArray": memory.DeviceArray,
@@ -150,10 +161,11 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(numba_host.driver, "Stream", device.Stream)
         alter(numba_host.driver, "Event", device.Event)
-        alter(
-            numba_host.driver.Driver, "__getattr__", lambda driver, name: _refuse(f"the driver's {name}", NO_DRIVER)()
-        )
+        alter(numba_host.driver.Driver, "__getattr__", lambda _, name: _of_driver(name))
+        alter(numba_host.driver.Driver, "get_device", lambda _, devnum=0: device.DEVICE)
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver", NO_DRIVER)())
+        for method, value in numba_host.kernel_allocations().items():
+            alter(numba_host.nrt._Runtime, method, lambda runtime, *given, value=value, **options: value)
         prepare = spawn.get_preparation_data
         alter(spawn, "get_preparation_data", lambda name: {"normlab.run": ForChild(launcher.checks), **prepare(name)})
         for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", rowwise.GUVectorize)):

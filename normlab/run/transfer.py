@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from normlab.run.allocate import copied, uninitialised
+from normlab.run.allocate import copied
 from normlab.run.interface import as_cuda_array, is_foreign
 from normlab.run.memory import DeviceArray, HostMappedArray
+from normlab.run.poison import uninitialised
 
 
 class InOut:

@@ -22,8 +22,8 @@ def test_there_is_one_h200(cuda, capsys):
         cuda.select_device(1)
     with pytest.raises(AttributeError, match="no attribute 'FLUX_CAPACITY'"):
         device.FLUX_CAPACITY  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'memalloc'"):
-        cuda.current_context().memalloc(8)
+    with pytest.raises(AttributeError, match="no attribute 'get_ipc_handle'"):
+        cuda.current_context().get_ipc_handle(8)
 
 
 def test_memory_in_use_is_counted(cuda):

@@ -1,5 +1,7 @@
 """Globals are constants of a compiled kernel, and so they are here."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 FACTOR = 2
@@ -71,3 +73,20 @@ def test_a_device_function_may_name_itself(cuda):
     x = np.array([5])
     kernel[1, 1](x)
     assert x[0] == 120
+
+
+def test_a_device_array_from_outside_stays_the_array(cuda):
+    kept = cuda.to_device(np.arange(3.0))
+    other = SimpleNamespace(__cuda_array_interface__=kept.__cuda_array_interface__)
+
+    @cuda.jit
+    def add():
+        kept[cuda.grid(1)] += 10
+
+    @cuda.jit
+    def add_to_other():
+        other[cuda.grid(1)] += 100
+
+    add[1, 3]()
+    add_to_other[1, 3]()
+    assert kept.copy_to_host().tolist() == [110, 111, 112]

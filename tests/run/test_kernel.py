@@ -1,7 +1,10 @@
 """`cuda.jit`: its forms, its options, how a launch moves arguments, and what a kernel object offers."""
 
 import pickle
+from collections import namedtuple
 
+import numba
+import numba.core.errors
 import numpy as np
 import pytest
 from numba import float32, float64, int32, int64, void
@@ -27,7 +30,7 @@ def test_every_form_of_jit_launches(cuda):
 
 
 def test_options_that_mean_something_are_refused(cuda):
-    for option in ("link", "extensions", "boundscheck"):
+    for option in ("link", "boundscheck"):
         with pytest.raises(NotImplementedError, match=option):
             cuda.jit(**{option: ["x"]})
     with pytest.raises(KeyError, match="fastmaths"):
@@ -259,3 +262,80 @@ def test_numba_is_itself_again_afterwards(cuda):
         assert cuda.jit is not jit
         assert cuda.is_available()
     assert cuda.jit is jit
+
+
+def test_extensions_prepare_the_arguments_from_the_last_to_the_first(cuda):
+    class Celsius:
+        def __init__(self, array):
+            self.array = array
+
+    told = []
+
+    class Unpacked:
+        def prepare_args(self, ty, val, stream, retr):
+            if not isinstance(val, Celsius):
+                return ty, val
+            retr.append(lambda: told.append("back"))
+            return ty, val.array
+
+    class Doubled:
+        def prepare_args(self, ty, val, stream, retr):
+            return ty, val * 2 if isinstance(val, int) else val
+
+    @cuda.jit(extensions=[Unpacked()])
+    def warm(x, by):
+        x[cuda.grid(1)] += by
+
+    warm.extensions.append(Doubled())
+    host = np.zeros(3)
+    warm[1, 3](Celsius(host), 5)
+    assert host.tolist() == [10, 10, 10]
+    assert told == ["back"]
+
+
+def test_a_refused_kernel_raises_numba_s_kind_of_error_too(cuda):
+    @cuda.jit
+    def wrong(x):
+        x[0] = undefined_name  # noqa: F821
+
+    for kind in (numba.core.errors.TypingError, CompilerError):
+        with pytest.raises(kind, match=r"^kernel 'wrong' does not compile for a GPU: the name undefined_name"):
+            wrong[1, 1](np.zeros(1))
+
+
+def test_a_kernel_is_specialised_once_for_values_or_types(cuda):
+    @cuda.jit
+    def fill(x):
+        x[0] = 1
+
+    made = fill.specialize(numba.float32[::1])
+    assert fill.specialize(np.zeros(2, np.float32)) is made
+    assert fill.specialize(numba.int32[::1]) is not made
+    assert len(fill.specializations) == 2
+    with pytest.raises(RuntimeError, match="already specialized"):
+        made.specialize(numba.float32[::1])
+
+
+def test_a_c_pointer_takes_an_address(cuda):
+    @cuda.jit(numba.void(numba.types.CPointer(numba.uint8), numba.uint32))
+    def add_one(x, n):
+        i = cuda.grid(1)
+        if i < n:
+            x[i] += 1
+
+    device = cuda.to_device(np.arange(10, dtype=np.uint8))
+    add_one[1, 32](device[4:].__cuda_array_interface__["data"][0], 3)
+    assert device.copy_to_host().tolist() == [0, 1, 2, 3, 5, 6, 7, 7, 8, 9]
+
+
+def test_named_tuples_keep_their_names_under_the_check(cuda):
+    point = namedtuple("point", "x y")
+
+    @cuda.jit
+    def write(out, p):
+        out[0], out[1] = p.x, p.y
+
+    for given in (point(1, 2), point(1, 2.0)):
+        out = np.zeros(2)
+        write[1, 1](out, given)
+        assert out.tolist() == [1, 2]

@@ -179,3 +179,30 @@ def test_mapped_and_managed_memory_is_shared(cuda):
     with cuda.mapped(host) as device:
         double[1, 4](device)
     assert host.tolist() == [0, 2, 4, 6]
+
+
+def test_a_like_array_has_the_order_of_axes_and_no_gaps(cuda):
+    view = np.zeros((6, 4, 8), np.float64, order="F")[::2, :, :5].transpose(1, 0, 2)
+    for like in (cuda.device_array_like, cuda.mapped_array_like, cuda.pinned_array_like):
+        assert like(view).strides == np.empty_like(view).strides
+        assert like(np.zeros((2, 3), order="F")).strides == (8, 16)
+    assert cuda.device_array_like(cuda.device_array_like(view)).strides == np.empty_like(view).strides
+
+
+def test_broadcast_arrays_keep_their_layout_and_copy_their_core(cuda):
+    core = np.arange(6).reshape(2, 3)
+    broad = np.broadcast_to(core[:, None], (2, 4, 3))
+    device = cuda.to_device(broad)
+    assert device.strides == broad.strides
+    assert device.copy_to_host().tolist() == broad.tolist()
+    device.copy_to_device(np.broadcast_to(np.asfortranarray(core + 1)[:, None], (2, 4, 3)))
+    assert device.copy_to_host().tolist() == (broad + 1).tolist()
+    assert numba.typeof(cuda.to_device(np.broadcast_to(np.ones(1), (10,)))).layout == "A"
+
+
+def test_device_arrays_of_other_orders_are_not_copied(cuda):
+    device = cuda.to_device(np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"incompatible strides: \(24, 8\) vs. \(8, 16\)"):
+        device.copy_to_device(cuda.to_device(np.zeros((2, 3), order="F")))
+    with pytest.raises(NotImplementedError, match="requires copying"):
+        cuda.to_device(np.arange(6))[::2].ravel()

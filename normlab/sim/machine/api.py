@@ -62,6 +62,8 @@ class Cuda(WarpOperations):
     brev = staticmethod(brev)
     fma = staticmethod(fma)
     cbrt = staticmethod(MATH["cbrt"])
+    # Numba unrolls a loop over a tuple of several types; Python's loop takes any tuple.
+    literal_unroll = staticmethod(lambda container: container)
 
     def __init__(self, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
         """Set up the namespace of one launch."""
