@@ -228,7 +228,8 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
 def _without_types(value: Any) -> Any:
     """Return what a kernel prints of a value: of a tuple its numbers alone, not NumPy's names of their types."""
     if isinstance(value, tuple):
-        return tuple(map(_without_types, value))
+        inside = ", ".join(str(_without_types(item)) for item in value)
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
     return value.item() if isinstance(value, np.float64) else value
 
 

@@ -91,7 +91,8 @@ class WatchedArray(ObservedArray):
             access = elements.access(frame)
         region: Region = self.buffer.state
         if (
-            region.settled  # the instruction has had enough races here
+            region.settled  # the instruction has had enough races here, not all of them of equal values
+            and (address, access[2]) in region.differing
             and region.settled.get(address, NONE).get(access[2]) is access[1]
             and region.garbage is None
             and not region.left

@@ -92,14 +92,20 @@ class Elements:
                 earlier = region.write(unit, access)
                 if earlier is not None:
                     conflict = unit, earlier
-        if conflict is None:  # the usual case does without the comparison of old and new contents
+        doubtful = bool(region.settled) and region.doubtful(address, access)
+        if conflict is None and not doubtful:  # the usual case does without the comparison of old and new contents
             array.raw[key] = value
             return
         # By bytes: a NaN that is stored over the same NaN is the same value.
         before = np.asarray(array.raw)[key].tobytes()
         array.raw[key] = value
         same_value = np.asarray(array.raw)[key].tobytes() == before
-        self._races.note("write", array.buffer, conflict[0], access, conflict[1], same_value)
+        if not same_value:
+            region.differing.add((address, access[2]))
+            if doubtful:
+                conflict = address, region.write_after_all(address, access) or []
+        if conflict is not None:
+            self._races.note("write", array.buffer, conflict[0], access, conflict[1], same_value)
 
     def note_atomic(self, array: ObservedArray, address: int, access: Access) -> None:
         """Record an atomic on the element at `address`; the thread learns what was left, and leaves what it fenced."""

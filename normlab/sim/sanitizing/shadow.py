@@ -39,6 +39,7 @@ class Region:
         *(
             "atomics",
             "buffer",
+            "differing",
             "garbage",
             "left",
             "pending",
@@ -66,6 +67,8 @@ class Region:
         self.races: dict[tuple[int, int, int], int] = {} if shared else NONE  # unit and instruction → how many
         # Those with ENOUGH races: unit → instruction → its code. Of two functions with one number, the last.
         self.settled: dict[int, dict[int, CodeType]] = {} if shared else NONE
+        # Units and instructions whose races were of stores that changed the value; all others' are benign so far.
+        self.differing: set[tuple[int, int]] = set()
         self.left: dict[int, Left] = {} if shared else NONE  # what atomics pass on at their addresses
         self.garbage: bytearray | None = None  # WRITTEN, GARBAGE or UPDATED for each byte; None: all are written
         self.pending: dict[int, list[tuple[str, Access, Buffer]]] = {} if shared else NONE  # reads of garbage
@@ -115,6 +118,16 @@ class Region:
             found = self._unordered(address, access, *earlier)
         self.keep_write(address, access if under_way is None else under_way)
         return found
+
+    def doubtful(self, address: int, access: Access) -> bool:
+        """Return whether a write is no longer compared, and all races of its instruction were of equal values."""
+        settled = self.settled.get(address, NONE).get(access[2]) is access[1]
+        return settled and (address, access[2]) not in self.differing
+
+    def write_after_all(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
+        """Record one more write of an instruction that is no longer compared."""
+        del self.settled[address][access[2]]
+        return self.write(address, access)
 
     def keep_write(self, address: int, access: Access) -> None:
         """Keep a write of one unit, so that later accesses are compared with it."""

@@ -6,6 +6,8 @@ import pytest
 
 from normlab.sim import sanitize
 
+from . import gpuverify
+from .gpuverify import PATTERNS
 from .indigo import variants
 from .scor import HANDOVERS, NOT_ASKED_FOR
 
@@ -23,6 +25,8 @@ def test_there_are_as_many_as_in_the_published_artifact():
     every = [*variants()]
     assert len({one.name for one in every}) == len(every) == 590
     assert sum(one.racy for one in every) == 346
+    assert len(PATTERNS) == len({one.name for one in PATTERNS}) == 67
+    assert sum(one.wrong is not None for one in PATTERNS) == 37
     assert len(HANDOVERS) == len({one.name for one in HANDOVERS}) == 31
 
 
@@ -39,3 +43,12 @@ def test_indigo_s_races_are_found_and_no_others(group):
 def test_scor_s_races_are_found_and_no_others(program):
     expected = {"race"} if program.racy and program.name not in NOT_ASKED_FOR else set()
     assert kinds(program) == expected
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda one: one.name)
+def test_gpuverify_s_verdicts_are_ours(pattern):
+    report = sanitize(pattern.kernel)[pattern.configuration](*pattern.arguments())
+    wrong = None if pattern.name in gpuverify.NOT_ASKED_FOR else pattern.wrong
+    assert {finding.kind for finding in report.findings if not finding.benign} == {wrong} - {None}
+    assert any(finding.benign for finding in report.findings) == pattern.benign
+    assert report.ok == (wrong is None)

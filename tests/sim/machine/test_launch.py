@@ -284,6 +284,16 @@ def test_print_in_a_kernel_prints(capsys):
     assert capsys.readouterr().out == "thread 1 1.5\nthread 0 0.5\n"
 
 
+def test_a_printed_tuple_has_numbers_and_not_numpy_s_names(capsys):
+    @cuda.jit
+    def kernel(x, given):
+        print((x[0], 1), given)
+        print((cuda.threadIdx.x,), (x[0] + 1, (2.5, True)))
+
+    simulate(kernel)[1, 1](np.array([0.5], np.float32), (3, (4, 5.0)))
+    assert capsys.readouterr().out == "(0.5, 1) (3, (4, 5.0))\n(0,) (1.5, (2.5, True))\n"
+
+
 def test_a_launch_inside_another_greenlet_returns_there():
     import greenlet
 
