@@ -85,11 +85,25 @@ class Case:
 
 @dataclass(frozen=True)
 class Size:
-    """The range of a drawn size, and the edge values that every check visits."""
+    """The range of a drawn size, and the edge values that every check visits.
+
+    `beyond`: for a size that the exercise does not limit, the largest that is drawn now and then, so that a solution
+    which stops at a fixed size is found. `multiples_of`: some of the sizes beyond the range are multiples of it.
+    """
 
     smallest: int
     largest: int
     edges: tuple[int, ...] = ()
+    beyond: int = 0
+    multiples_of: int = 0
+
+    def beyond_the_range(self, rng: np.random.Generator) -> int:
+        """Return a size from the upper half of those beyond the range."""
+        return int(rng.integers(self.beyond // 2, self.beyond + 1))
+
+    def multiple_beyond(self, rng: np.random.Generator) -> int:
+        """Return a size beyond the range that is a multiple of `multiples_of`, if there is one."""
+        return self.beyond_the_range(rng) // max(self.multiples_of, 1) * max(self.multiples_of, 1)
 
 
 @dataclass(frozen=True)
@@ -185,7 +199,10 @@ class Exercise:
     picture: Any = "tree"  # what --show draws: "tree", "banks", "sectors", or a Picture of its own (`pictures`)
 
     def draws(self, seed: int, count: int) -> list[Drawn]:
-        """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size."""
+        """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size.
+
+        Sizes without a limit are drawn beyond their range, too, each with small ones of the others.
+        """
         rng = np.random.default_rng([seed, *self.name.encode()])
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
         chosen += [{name: edge} for name, size in self.sizes.items() for edge in size.edges]
@@ -195,18 +212,37 @@ class Exercise:
             free = {name: int(rng.integers(size.smallest, size.largest + 1)) for name, size in self.sizes.items()}
             kind = self.kinds[number % len(self.kinds)]
             drawn.append(Drawn(free | fixed, kind, int(rng.integers(1 << 31))))
+        drawn += self._beyond(np.random.default_rng([seed, 2, *self.name.encode()]))
         return sorted(drawn, key=lambda one: (np.prod([*one.sizes.values()]), self.kinds.index(one.kind)))
+
+    def _beyond(self, rng: np.random.Generator) -> list[Drawn]:
+        found = []
+        for name, size in self.sizes.items():
+            if not size.beyond:
+                continue
+            far = (size.beyond_the_range(rng), self.kinds[0]), (size.multiple_beyond(rng), self.kinds[-1])
+            for value, kind in far:
+                near = {
+                    other: int(rng.integers(one.smallest, (one.smallest + one.largest) // 2 + 1))
+                    for other, one in self.sizes.items()
+                }
+                found.append(Drawn(near | {name: value}, kind, int(rng.integers(1 << 31))))
+        return found
 
     def counted(self, seed: int, count: int) -> list[Drawn]:
         """Return the inputs on which costs are counted: the example's sizes, and `count` draws of large sizes.
 
+        The first of these draws has multiples of what a size may be a multiple of, where a unit too much may hide.
         The values come from the seed, too, and have no pattern: a solution cannot know that it is being counted.
         """
         rng = np.random.default_rng([seed, 1, *self.name.encode()])
         sizes = [self.example]
-        for _ in range(count):
+        for number in range(count):
             large = {name: (size.smallest + size.largest + 1) // 2 for name, size in self.sizes.items()}
-            sizes.append({name: int(rng.integers(large[name], size.largest + 1)) for name, size in self.sizes.items()})
+            drawn = {name: int(rng.integers(large[name], size.largest + 1)) for name, size in self.sizes.items()}
+            if number == 0:
+                drawn |= {name: one.multiple_beyond(rng) for name, one in self.sizes.items() if one.multiples_of}
+            sizes.append(drawn)
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
 
     @property

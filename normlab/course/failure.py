@@ -126,7 +126,7 @@ def in_own_lines(failure: Failure, source: Source) -> Failure:
 
     So a number of blocks that makes a launch impossible or too large points to the function that computes it.
     """
-    if failure.line is not None or failure.kind not in ("values", "exception", "budget"):
+    if failure.line is not None or failure.kind not in ("values", "exception", "budget", "time"):
         return failure
     owned = given.own_lines(source.text, source.skeleton)
     return replace(failure, line=owned[0].last) if len(owned) == 1 else failure

@@ -66,12 +66,22 @@ def exercise_of(name: str) -> tuple[str, int] | None:
     if ending != ".py":
         return None
     copy = 0
-    while match := COPY.search(word):
+    while (number := _number(word)) is None:
+        ends = [match for start in range(len(word)) if (match := COPY.match(word, start))]
+        if not ends:
+            return None
+        # an exercise's name may end with "copy": the longest end without which a name is left, or else the longest
+        match = next((one for one in ends if _number(word[: one.start()])), ends[0])
         word, copy = word[: match.start()], copy + int(next(filter(None, match.groups()), 1))
+    return number, copy
+
+
+def _number(word: str) -> str | None:
+    """Return the number of the exercise whose name `word` is, or ends with after other numbers; else None."""
     word = re.sub(r"[ -]+", "_", word)
     for number, path in catalogue.FILES.items():
         if re.search(rf"(?:^|_)0?\d+_{path.stem[3:]}$|^{path.stem[3:]}$", word):
-            return number, copy
+            return number
     return None
 
 

@@ -31,14 +31,20 @@ BUILTINS = {
     ),
 }
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
-# float32(0) begins a sum in every exercise. A student may try things out with NumPy, but a kernel may not use it.
-IMPORTS = {"import math", "import numpy", "import numpy as np", "from normlab.engine import float32"}
+# A student may try things out with NumPy, but a kernel may not use it.
+IMPORTS = {"import math", "import numpy", "import numpy as np"}
+# What a solution may import from normlab.engine besides: types of numbers, and loads and stores of neighbours.
+ENGINE = {
+    *("float32", "float64", "int32", "uint16", "uint32", "uint64"),
+    *("load_vector", "store_vector"),
+}
 NUMPY = {"np", "numpy"}
 # What a kernel may take from NumPy: numbers and their types, which the compiler knows.
 NUMPY_NUMBERS = {
     *("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("bool_", "pi", "e", "inf", "nan"),
 }
+HOST_NUMPY = {"ceil", "floor"}  # and what a function of the host may take, which is plain Python
 CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 CUDA = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
@@ -96,7 +102,12 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     functions = [node for node in skeleton.body if isinstance(node, ast.FunctionDef)]
     hosts = {node.name for node in functions if not node.decorator_list}
     known: set[str] = set()
+    imports: set[str] = set()
     for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if ast.unparse(node) in imports:
+                continue  # it binds what it did before
+            imports.add(ast.unparse(node))
         for name in _bound(node):
             if name in known | BUILTINS or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
@@ -105,12 +116,11 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             parts = [alias.name for alias in node.names]
             module = getattr(node, "module", None) or ", ".join(parts)
-            of_math = module == "math" and isinstance(node, ast.ImportFrom) and not any("_" in part for part in parts)
-            if ast.unparse(node) not in allowed and not of_math:
+            if ast.unparse(node) not in allowed and not _takes_numbers(node):
                 yield Broken(
                     "import",
                     f"imports {module}: a solution has the exercise's imports as they stand, and may add math and "
-                    "`from normlab.engine import float32`",
+                    f"from normlab.engine {', '.join(sorted(ENGINE))}",
                     node.lineno,
                 )
         elif isinstance(node, ast.FunctionDef):
@@ -126,6 +136,14 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
                 "imports and constants may stand there, and anything under `if __name__ == '__main__':`",
                 node.lineno,
             )
+
+
+def _takes_numbers(node: ast.Import | ast.ImportFrom) -> bool:
+    """Return whether an import takes only numbers and functions that a kernel may use from math or normlab.engine."""
+    if not isinstance(node, ast.ImportFrom) or node.level:
+        return False
+    parts = {alias.name for alias in node.names}
+    return parts <= ENGINE if node.module == "normlab.engine" else node.module == "math" and "_" not in "".join(parts)
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
@@ -164,7 +182,8 @@ def _function(function: ast.FunctionDef, known: set[str], hosts: set[str]) -> It
     own = {argument.arg for argument in arguments.args}
     nodes = [node for statement in body for node in ast.walk(statement)]
     own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    numbers = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in NUMPY_NUMBERS}
+    of_numpy = NUMPY_NUMBERS | (set() if decorators else HOST_NUMPY)
+    numbers = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in of_numpy}
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         if not (isinstance(node, ast.Name) and node.id in NUMPY - own and id(node) in numbers):
             yield from _node(node, own, known)
@@ -201,6 +220,9 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
                 "(a number is float32(1), from normlab.engine, or np.float32(1))",
                 line,
             )
+        elif node.id in {"math"} | ENGINE:
+            statement = "import math" if node.id == "math" else f"from normlab.engine import {node.id}"
+            yield Broken("python", f"{node.id!r} is not imported: add `{statement}` at the top of the file", line)
         else:
             yield Broken("python", f"{node.id!r} is nothing that a kernel knows", line)
 

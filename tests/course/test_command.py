@@ -200,8 +200,18 @@ def test_no_message_of_a_student_s_reaches_the_terminal_s_controls(tmp_path):
     assert not {"\x1b", "\x07"} & set(done.stdout)
 
 
+def test_half_a_character_in_a_message_stops_no_grading(tmp_path):
+    (tmp_path / "ada").mkdir()
+    lines = "    print('\\ud800')\n    assert x[0] < 0, '\\udfff'"
+    file_of(tmp_path / "ada", "01").write_text(catalogue.skeleton("01").replace("    # Your lines.", lines))
+    assert run("grade", tmp_path, "--output", tmp_path / "out").exit_code == 0
+    assert "AssertionError" in (tmp_path / "out" / "class.html").read_text(encoding="utf-8")
+
+
 def test_one_student_s_folder_is_a_class_of_one(classroom, tmp_path):
-    assert run("grade", classroom / "ada", "--output", tmp_path / "out").exit_code == 0
+    done = run("grade", classroom / "ada", "--output", tmp_path / "out")
+    assert done.exit_code == 0
+    assert re.search(r"and\s1\sfile\sin", done.stdout)
     assert [path.name for path in (tmp_path / "out" / "results").iterdir()] == ["ada.json"]
 
 

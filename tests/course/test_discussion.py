@@ -1,5 +1,6 @@
 """What is told of a solved exercise: the budget, what comes next, and other good solutions."""
 
+import ast
 import shutil
 
 import pytest
@@ -7,10 +8,11 @@ from course.solved import written
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.course import catalogue, discussion, grading, reference
+from normlab.course import catalogue, discussion, given, grading, reference
 from normlab.course.failure import Spent
 
-WAYS = [(number, way) for number in catalogue.FILES for way in discussion.ways(number)]
+# The first way is the reference solution, which is graded elsewhere.
+WAYS = [(number, way) for number in catalogue.FILES for way in discussion.ways(number)[1:]]
 
 
 def checked(folder, *arguments):
@@ -27,6 +29,17 @@ def solved(tmp_path):
 def test_each_solution_that_is_shown_passes(number, way):
     assert way.text.endswith(".")
     assert grading.check(number, written(number, way.code), f"/nowhere/{catalogue.FILES[number].name}").failure is None
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_the_first_solution_that_is_shown_is_the_reference(number):
+    way = discussion.ways(number)[0]
+    code, reference_code = (
+        [line.text for line in given.code_lines(ast.parse(text).body) if "import" not in line.text]
+        for text in (written(number, way.code), reference.path(number).read_text())
+    )
+    assert way.text.endswith(".")
+    assert code == reference_code
 
 
 @pytest.mark.parametrize("number", catalogue.FILES)

@@ -31,6 +31,9 @@ RIGHT = reference.path(MAP).read_bytes()
         ("01_map-2.py", (MAP, 2)),
         ("01_map - Copy.py", (MAP, 1)),
         ("01_map copy 3.py", (MAP, 3)),
+        ("22_vector_copy.py", ("22", 0)),
+        ("vector_copy copy.py", ("22", 1)),
+        ("22_vector_copy (2).py", ("22", 2)),
         ("01_map - Copy (2).py", (MAP, 2)),
         ("01_MAP.PY", (MAP, 0)),
         ("01 map.py", (MAP, 0)),
@@ -49,6 +52,13 @@ RIGHT = reference.path(MAP).read_bytes()
 )
 def test_a_file_is_known_by_its_name_whatever_a_browser_made_of_it(name, found):
     assert handed_in.exercise_of(name) == found
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_each_exercise_s_own_name_is_known(number):
+    name = catalogue.FILES[number].name
+    assert handed_in.exercise_of(name) == (number, 0)
+    assert handed_in.exercise_of(name.replace(".py", " copy.py")) == (number, 1)
 
 
 def zipped(files):

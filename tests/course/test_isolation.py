@@ -96,7 +96,7 @@ ACTS = {
     "renames scores": "import os\nos.rename({scores!r}, {secret!r})",
     "shortens scores": "import os\nos.truncate({scores!r}, 0)",
     "links scores": "import os\nos.symlink({secret!r}, {scores!r} + '.link')",
-    "changes normlab": "import normlab\nopen(normlab.__file__, 'a').write('x = 1')",
+    "changes normlab": "open({normlab!r}, 'a').write('x = 1')",
     "starts a shell": "import os\nos.system('true')",
     "starts a process": "import subprocess\nsubprocess.run(['true'])",
     "forks": "import os\nos.fork()",
@@ -110,14 +110,16 @@ ACTS = {
 
 @pytest.fixture
 def treasure(tmp_path):
-    """The paths of a hidden file and of scores, and what must still be in them."""
-    (tmp_path / "hidden.toml").write_text("seed = 4711\n")
-    (tmp_path / "scores.json").write_text("[]\n")
-    yield {"folder": str(tmp_path), "secret": str(tmp_path / "hidden.toml"), "scores": str(tmp_path / "scores.json")}
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "hidden.toml": "seed = 4711\n",
-        "scores.json": "[]\n",
-    }
+    """The paths of a hidden file, of scores and of a copy of a file of normlab, and what must still be in them.
+
+    It is a copy because where the wall has a hole, nothing of the checkout must be written to.
+    """
+    held = {"hidden.toml": "seed = 4711\n", "scores.json": "[]\n", "__init__.py": Path(normlab.__file__).read_text()}
+    for name, text in held.items():
+        (tmp_path / name).write_text(text)
+    names = {"secret": "hidden.toml", "scores": "scores.json", "normlab": "__init__.py"}
+    yield {"folder": str(tmp_path)} | {word: str(tmp_path / name) for word, name in names.items()}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == held
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)

@@ -24,6 +24,7 @@ def test_a_right_solution_breaks_no_rule():
     assert found("    # a comment\n    half = float(lane) / 2\n") is None
     assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
     assert found("    zero = float32(0)\n", above="from normlab.engine import float32\n") is None
+    assert found(above="from normlab.engine import int32, load_vector\n\nimport math\nimport math\n") is None
     assert found(above='import numpy as np\n\nif __name__ == "__main__":\n    print(np.arange(3).sum())\n') is None
 
 
@@ -32,6 +33,9 @@ def test_a_right_solution_breaks_no_rule():
     [
         ("    np.sum(value)\n", "numpy", "there is no NumPy"),
         ("    np.float32(np.sum(value))\n", "numpy", "a number is float32(1), from normlab.engine"),
+        ("    np.ceil(value)\n", "numpy", "there is no NumPy"),
+        ("    float32(1)\n", "python", "'float32' is not imported: add `from normlab.engine import float32`"),
+        ("    math.sqrt(value)\n", "python", "'math' is not imported: add `import math`"),
         ("    value.sum()\n", "numpy", "no NumPy methods"),
         ("    value[0:3]\n", "numpy", "not a slice"),
         ("    value @ value\n", "numpy", "no @"),
@@ -72,6 +76,9 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
         ("import math as m\n", "import", "imports math"),
         ("from math import __spec__ as spec\n", "import", "imports math"),
         ("import numpy as math\n", "import", "imports numpy"),
+        ("from normlab.engine import float32, launch\n", "import", "imports normlab.engine"),
+        ("from .engine import float32\n", "import", "imports engine"),
+        ("from math import sqrt\nfrom math import cbrt as sqrt\n", "outside", "has a meaning already"),
         ("from numpy import mean\n", "import", "imports numpy"),
         ("import math, os\n", "import", "imports math, os"),
         ("from normlab.engine import launch\n", "import", "imports normlab.engine"),
@@ -111,3 +118,16 @@ def test_what_does_not_parse_is_told(source):
 
 def test_added_lines_are_counted_without_comments():
     assert given.added_lines(SKELETON.replace(BODY, "    # why\n\n" + RIGHT), SKELETON) == 3
+
+
+def test_a_function_of_the_host_may_round_with_numpy():
+    skeleton = catalogue.skeleton("06")
+
+    def written(line):
+        above = skeleton.replace(
+            "from normlab.engine import cuda\n", "import numpy as np\n\nfrom normlab.engine import cuda\n"
+        )
+        return rules.broken(above.replace("    # Your line.\n", line), skeleton)
+
+    assert written("    return int(np.ceil(n / THREADS))\n") is None
+    assert written("    return int(np.fromfile(n))\n").kind == "numpy"

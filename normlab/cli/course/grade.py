@@ -42,16 +42,17 @@ def grade(
     """
     from normlab.course import catalogue, gradebook
     from normlab.course import classroom as room
+    from normlab.engine.compile.type_names import several
 
     extra = hidden_of("grade", hidden)
     with refusing("course grade"):
         folders = room.students(classroom, output, one)
-        with progress(len(folders) * len(catalogue.FILES), f"grading {len(folders)} students") as advance:
+        with progress(len(folders) * len(catalogue.FILES), f"grading {several(len(folders), 'student')}") as advance:
             graded = room.grade(folders, seed, extra, jobs, advance)
         pages = gradebook.write(graded, output, seed, ranking)
     parts = [_exercises(graded), _students(graded), _mistakes(graded), *([_ranking(graded)] if ranking else [])]
     say(*(line for part in parts for line in (part, "")))
-    typer.echo(f"wrote {', '.join(map(str, pages[:3]))} and {len(graded)} files in {output / 'results'}")
+    typer.echo(f"wrote {', '.join(map(str, pages[:3]))} and {several(len(graded), 'file')} in {output / 'results'}")
 
 
 def _table(title: str, *columns: str) -> "Table":

@@ -17,7 +17,7 @@ EXERCISE = Exercise(
     name="block_sum",
     title="From warps to a block: one barrier too few",
     make=_make,
-    sizes={"rows": Size(1, 4, (1, 2)), "warps": Size(1, 4, (1, 2))},
+    sizes={"rows": Size(1, 4, (1, 2), beyond=12), "warps": Size(1, 4, (1, 2))},
     lines=1,
     example={"rows": 2, "warps": 2},
     hints=(

@@ -23,7 +23,7 @@ EXERCISE = Exercise(
     name="blocks",
     title="Many blocks, and a number for each thread of all",
     make=_make,
-    sizes={"n": Size(1, 200, (1, 33, 65)), "threads": Size(1, 64, (1, 32))},
+    sizes={"n": Size(1, 200, (1, 33, 65), beyond=1000), "threads": Size(1, 64, (1, 32))},
     example={"n": 70, "threads": 16},
     hints=(
         "How many threads stand before block 2, if each block has 32? They have taken as many elements.",

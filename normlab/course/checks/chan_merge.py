@@ -70,7 +70,7 @@ EXERCISE = Exercise(
     name="chan_merge",
     title="Two groups become one: Chan's merge",
     make=_make,
-    sizes={"pairs": Size(1, 40, (1, 33)), "values": Size(1, 30, (1, 50))},
+    sizes={"pairs": Size(1, 40, (1, 33), beyond=300), "values": Size(1, 30, (1, 50))},
     example={"pairs": 32, "values": 9},
     hints=(
         "Two groups of 1 value each, 2 and 4: the mean is 3, m2 is 2, the count is 2. Do your lines say so?",

@@ -24,7 +24,7 @@ EXERCISE = Exercise(
     name="coalescing",
     title="A puzzle: every sector once",
     make=_make,
-    sizes={"rows": Size(1, 70, (1, 2, 31, 32, 33))},
+    sizes={"rows": Size(1, 70, (1, 2, 31, 32, 33), beyond=130)},
     example={"rows": 32},
     hints=(
         "Let the 32 lanes read the 32 elements of one row together, and take the rows one after another.",

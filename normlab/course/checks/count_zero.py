@@ -18,7 +18,7 @@ EXERCISE = Exercise(
     name="count_zero",
     title="A group with nothing in it",
     make=_make,
-    sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33))},
+    sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33), beyond=300)},
     kinds=("counting", "equal", "normal", "offset"),
     example={"rows": 1, "columns": 7},
     hints=(

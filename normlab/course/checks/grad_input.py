@@ -28,7 +28,7 @@ EXERCISE = Exercise(
     name="grad_input",
     title="LayerNorm, backward: the gradient of the input",
     make=_make,
-    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300), beyond=800)},
     example={"rows": 1, "columns": 256},
     hints=(
         "First walk: sum_g += g and sum_gx += g * x̂, with g = grad_output[row, column] * weight[column].",

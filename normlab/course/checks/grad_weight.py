@@ -29,7 +29,11 @@ EXERCISE = Exercise(
     name="grad_weight",
     title="LayerNorm, backward: the gradient of the weight",
     make=_make,
-    sizes={"rows": Size(1, 12, (1, 2)), "columns": Size(1, 40, (1, 33)), "parts": Size(1, 8, (1, 5))},
+    sizes={
+        "rows": Size(1, 12, (1, 2), beyond=100),
+        "columns": Size(1, 40, (1, 33), beyond=200),
+        "parts": Size(1, 8, (1, 5), beyond=20),
+    },
     example={"rows": 32, "columns": 64, "parts": 4},
     hints=(
         "Both kernels: guard the column first, then a total that starts at float32(0).",

@@ -55,7 +55,7 @@ EXERCISE = Exercise(
         "samples": Size(1, 2, (2,)),
         "groups": Size(1, 3, (1, 2)),
         "channels_of_group": Size(1, 4, (1, 2)),
-        "pixels": Size(1, 30, (1, 2, 70)),
+        "pixels": Size(1, 30, (1, 2, 70), beyond=200),
     },
     example={"samples": 1, "groups": 2, "channels_of_group": 2, "pixels": 64},
     hints=(

@@ -49,9 +49,9 @@ EXERCISE = Exercise(
     title="A histogram, counted in private",
     make=_make,
     sizes={
-        "n": Size(1, 900, (63, 64, 65)),
+        "n": Size(1, 900, (63, 64, 65), beyond=2000),
         "bins": Size(1, BINS, (1, 2, BINS)),
-        "blocks": Size(1, 3, (1, 2)),
+        "blocks": Size(1, 3, (1, 2), beyond=12),
     },
     kinds=("counting", "normal", "equal", "outside"),
     example={"n": 512, "bins": 32, "blocks": 2},

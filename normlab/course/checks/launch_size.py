@@ -22,7 +22,7 @@ EXERCISE = Exercise(
     name="launch_size",
     title="A launch size of your own",
     make=_make,
-    sizes={"n": Size(1, 400, (1, 63, 64, 65, 128))},
+    sizes={"n": Size(1, 400, (1, 63, 64, 65, 128), beyond=1000, multiples_of=64)},
     example={"n": 192},
     hints=(
         "How many blocks do 64 elements need, and how many 65?",

@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     name="layer_norm",
     title="LayerNorm, forward",
     make=_make,
-    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300))},
+    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 300), beyond=800)},
     example={"rows": 2, "columns": 256},
     hints=(
         "invvar = float32(1) / math.sqrt(variance + eps): eps belongs under the root.",

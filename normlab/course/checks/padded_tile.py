@@ -31,7 +31,7 @@ EXERCISE = Exercise(
     name="padded_tile",
     title="A tile, turned round, without a traffic jam",
     make=_make,
-    sizes={"rows": Size(1, 40, (1, 33, 65)), "columns": Size(1, 40, (1, 33, 65))},
+    sizes={"rows": Size(1, 40, (1, 33, 65), beyond=100), "columns": Size(1, 40, (1, 33, 65), beyond=200)},
     kinds=("counting", "normal"),
     example={"rows": 32, "columns": 32},
     hints=(

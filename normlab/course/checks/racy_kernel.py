@@ -27,7 +27,7 @@ EXERCISE = Exercise(
     name="racy_kernel",
     title="A kernel that is wrong on Tuesdays",
     make=_make,
-    sizes={"cells": Size(1, 64, (1, 2, 3, 33, 64)), "times": Size(1, 3, (1, 2))},
+    sizes={"cells": Size(1, 64, (1, 2, 3, 33, 64)), "times": Size(1, 3, (1, 2), beyond=8)},
     lines=3,
     example={"cells": 64, "times": 3},
     hints=(

@@ -51,7 +51,7 @@ EXERCISE = Exercise(
     name="recompute",
     title="Back from the output",
     make=_make,
-    sizes={"rows": Size(1, 4, (1,)), "columns": Size(1, 40, (1, 2, 9, 33))},
+    sizes={"rows": Size(1, 4, (1,), beyond=20), "columns": Size(1, 40, (1, 2, 9, 33), beyond=200)},
     kinds=("treacherous", "normal"),
     example={"rows": 4, "columns": 32},
     hints=(

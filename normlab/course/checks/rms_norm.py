@@ -37,7 +37,7 @@ EXERCISE = Exercise(
     name="rms_norm",
     title="RMSNorm, by a flag",
     make=_make,
-    sizes={"rms": Size(0, 1, (0, 1)), "rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 65, 300))},
+    sizes={"rms": Size(0, 1, (0, 1)), "rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 65, 300), beyond=800)},
     example={"rms": 1, "rows": 1, "columns": 256},
     hints=(
         "if rms: …, else: …: each branch finds what stands under the root; the line with the root can follow both.",

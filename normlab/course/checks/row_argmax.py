@@ -38,7 +38,7 @@ EXERCISE = Exercise(
     name="row_argmax",
     title="The largest element, and where it stands",
     make=_make,
-    sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 31, 33, 64, 65, 129))},
+    sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 31, 33, 64, 65, 129), beyond=800)},
     kinds=("counting", "normal", "few different", "equal", "NaN", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(

@@ -13,7 +13,7 @@ EXERCISE = Exercise(
     name="row_moments",
     title="Mean and variance of a row, by a whole block",
     make=_make,
-    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 128, 300))},
+    sizes={"rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 63, 64, 65, 128, 300), beyond=800)},
     example={"rows": 1, "columns": 256},
     # In each row of 128 columns, which are "far", a thread has two. There sums of squares miss the bound by the most:
     # numbers around 1000, and threads with more columns, have a wider bound than such sums need.

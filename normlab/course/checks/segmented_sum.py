@@ -60,8 +60,8 @@ EXERCISE = Exercise(
     title="The sums of segments",
     make=_make,
     sizes={
-        "n": Size(1, 300, (2, 31, 32, 33, 64, 65)),
-        "segments": Size(1, 60, (1, 60)),
+        "n": Size(1, 300, (2, 31, 32, 33, 64, 65), beyond=1000),
+        "segments": Size(1, 60, (1, 60), beyond=200),
     },
     kinds=("counting", "normal", "offset", "equal"),
     example={"n": 128, "segments": 12},

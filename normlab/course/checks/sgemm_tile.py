@@ -22,7 +22,11 @@ EXERCISE = Exercise(
     name="sgemm_tile",
     title="A matrix product, by tiles",
     make=_make,
-    sizes={"m": Size(1, 17, (1, 9, 25)), "k": Size(1, 17, (1, 9, 25)), "n": Size(1, 17, (1, 9, 25))},
+    sizes={
+        "m": Size(1, 17, (1, 9, 25)),
+        "k": Size(1, 17, (1, 9, 25), beyond=64),
+        "n": Size(1, 17, (1, 9, 25)),
+    },
     kinds=("counting", "normal"),
     example={"m": 16, "k": 16, "n": 16},
     hints=(

@@ -3,7 +3,19 @@
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import BARRIERS, Answer, Case, Cost, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import (
+    BARRIERS,
+    LOADED_SECTORS,
+    LOADS,
+    NEIGHBOURS_LOADED,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Exercise,
+    Launch,
+    Size,
+)
 from normlab.course.pictures import Picture, phases
 from normlab.oracle import unit_roundoff
 
@@ -25,7 +37,7 @@ EXERCISE = Exercise(
     name="stencil",
     title="Neighbours, through shared memory",
     make=_make,
-    sizes={"n": Size(1, 100, (1, 2, 31, 32, 33, 64))},
+    sizes={"n": Size(1, 100, (1, 2, 31, 32, 33, 64), beyond=400, multiples_of=32)},
     example={"n": 70},
     hints=(
         "Each thread writes tile[1 + t]: x[i] if i < n, else float32(0). Two elements are left, and one thread is "
@@ -33,7 +45,11 @@ EXERCISE = Exercise(
         "Thread 0 knows both: tile[0] is x[i - 1] if i > 0, tile[33] is x[i + 32] if there is one; else float32(0).",
         "Then cuda.syncthreads(), outside of any if, and last, guarded: y[i] = tile[t] + tile[t + 1] + tile[t + 2].",
     ),
-    costs=(Cost(BARRIERS, "one for each block is enough"),),
+    costs=(
+        Cost(BARRIERS, "one for each block is enough"),
+        # who fills the tile from its first element on loads 32 neighbours that begin before a sector
+        Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
+    ),
     tutorial=5,
     picture=Picture(phases("tile"), "all writes stand above the barrier, all reads below it"),
 )

@@ -38,7 +38,7 @@ EXERCISE = Exercise(
     name="top_two",
     title="The two largest",
     make=_make,
-    sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 3, 33, 64, 65, 129))},
+    sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 3, 33, 64, 65, 129), beyond=800)},
     kinds=("counting", "normal", "offset", "few different", "falling", "equal", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(

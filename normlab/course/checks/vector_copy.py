@@ -21,7 +21,7 @@ EXERCISE = Exercise(
     name="vector_copy",
     title="Four at a time",
     make=_make,
-    sizes={"n": Size(1, 300, (1, 3, 4, 5, 255, 256, 257))},
+    sizes={"n": Size(1, 300, (1, 3, 4, 5, 255, 256, 257), beyond=4000)},
     kinds=("counting", "normal"),
     example={"n": 1024},
     hints=(

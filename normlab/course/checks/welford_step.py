@@ -15,7 +15,7 @@ EXERCISE = Exercise(
     name="welford_step",
     title="One more value: Welford's step",
     make=_make,
-    sizes={"rows": Size(1, 40, (33,)), "columns": Size(1, 60, (1, 2, 200))},
+    sizes={"rows": Size(1, 40, (33,), beyond=200), "columns": Size(1, 60, (1, 2, 200), beyond=600)},
     example={"rows": 32, "columns": 4},
     hints=(
         "Count first: the new count is what everything is divided by.",

