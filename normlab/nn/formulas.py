@@ -4,7 +4,7 @@ The formulas are the same as in `normlab.stages.recompute` and `normlab.stages.g
 precision: float64 for float64, else float32. Statistics broadcast against the rows.
 """
 
-from typing import overload
+from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -115,19 +115,36 @@ def projected(
 ) -> Tensor:
     """Return (g - mean(mean_of) - x̂ mean(products)) invvar: the gradient at x from g at x̂. RMSNorm: mean_of=None."""
     dims = inner(shape)
-    result = g - xhat * products.mean(dims, keepdim=True)
-    if mean_of is not None:
-        result = result - mean_of.mean(dims, keepdim=True)
+    mean = None if mean_of is None else mean_of.mean(dims, keepdim=True)
+    return less_means(g, mean, products.mean(dims, keepdim=True), xhat, invvar)
+
+
+def less_means(g: Tensor, mean: Tensor | None, product_mean: Tensor, xhat: Tensor, invvar: Tensor) -> Tensor:
+    """Return (g - mean - x̂ product_mean) invvar. RMSNorm: mean=None."""
+    result = g - xhat * product_mean
+    if mean is not None:
+        result = result - mean
     return result * invvar
 
 
-def composed_gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
-    """Return the gradients in accumulator precision, by operations that are differentiable themselves.
+class Terms(NamedTuple):
+    """The terms of a norm's gradients, one per element, in accumulator precision. invvar: broadcasts against them.
 
-    saved: with weight and bias in accumulator precision.
+    g, mean_of, products, xhat, invvar: of `projected`. dy: the gradient at the output.
     """
+
+    dy: Tensor
+    g: Tensor
+    mean_of: Tensor
+    products: Tensor
+    xhat: Tensor
+    invvar: Tensor
+
+
+def gradient_terms(grad_output: Tensor, saved: Saved, how: How) -> Terms:
+    """Return the terms of the gradients. saved: with weight and bias in accumulator precision."""
     tensor, invvar, gamma, beta, *_, mean = saved
-    _, shape, eps, rms, memory_efficient = how
+    _, shape, eps, _, memory_efficient = how
     kept = saved.kept
     wide = invvar.dtype
     dy, values = to(grad_output, wide), to(tensor, wide)
@@ -142,7 +159,22 @@ def composed_gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients
         products = dy * shifted  # dy gamma x̂: the division by gamma cancels
         if gamma is not None:
             g = dy * clamp_by_magnitude(gamma, eps)
-    grad_input = projected(g, None if rms else mean_of, products, xhat, invvar, shape)
-    rows = outer(dy, shape)
-    grad_weight = None if gamma is None else summed(dy * xhat, rows)
-    return grad_input, grad_weight, None if beta is None else summed(dy, rows)
+    return Terms(dy, g, mean_of, products, xhat, invvar)
+
+
+def parameter_gradients(terms: Terms, gamma: Parameter, beta: Parameter, shape: Shape) -> tuple[Parameter, Parameter]:
+    """Return the gradients of weight and bias; None for an absent parameter's."""
+    rows = outer(terms.dy, shape)
+    grad_weight = None if gamma is None else summed(terms.dy * terms.xhat, rows)
+    return grad_weight, None if beta is None else summed(terms.dy, rows)
+
+
+def composed_gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
+    """Return the gradients in accumulator precision, by operations that are differentiable themselves.
+
+    saved: with weight and bias in accumulator precision.
+    """
+    terms = gradient_terms(grad_output, saved, how)
+    _, g, mean_of, products, xhat, invvar = terms
+    grad_input = projected(g, None if how.rms else mean_of, products, xhat, invvar, how.shape)
+    return grad_input, *parameter_gradients(terms, saved.weight, saved.bias, how.shape)

@@ -17,6 +17,7 @@ from normlab.oracle.backward_bounds import layer_norm_backward_bound, rms_norm_b
 from normlab.oracle.check import assert_within, ratio
 from normlab.oracle.floats import unit_roundoff
 from normlab.oracle.forward_bounds import layer_norm_bound, rms_norm_bound
+from normlab.oracle.merging import MergedMoments, merged_moments, merged_moments_bound
 from normlab.oracle.product import product, product_bound
 from normlab.oracle.recompute import recompute_error
 from normlab.oracle.values import (
@@ -30,6 +31,7 @@ from normlab.oracle.values import (
 
 __all__ = [
     "Arithmetic",
+    "MergedMoments",
     "NormGradients",
     "NormResult",
     "assert_within",
@@ -37,6 +39,8 @@ __all__ = [
     "layer_norm_backward",
     "layer_norm_backward_bound",
     "layer_norm_bound",
+    "merged_moments",
+    "merged_moments_bound",
     "product",
     "product_bound",
     "ratio",

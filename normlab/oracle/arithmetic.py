@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from normlab.oracle.floats import EXTENDED_ROUNDOFF, Extended, Format, float_format
 
-Statistics = Literal["welford", "two_pass", "grouped", "merged"]
+Statistics = Literal["welford", "two_pass", "grouped", "merged", "sharded"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,11 @@ class Arithmetic:
 
     "grouped" has one tree in every group (for example a warp) and one over the groups. "merged" has two passes in every
     group, then Chan's merges of the groups; each merge in a sequence counts as a level. For both methods `row_merges`
-    counts the levels inside a group and over the groups.
+    counts the levels inside a group and over the groups. "sharded" has two passes in every shard, then a tree of Chan's
+    merges (`merging`); `row_merges` counts the levels inside a shard and over the shards.
     """
+    shards: tuple[int, ...] = ()
+    """For "sharded": the number of columns of each rank, in the order of ranks."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a format or the method is unknown, or if a sum has no terms."""
@@ -58,6 +61,8 @@ class Arithmetic:
             raise ValueError(f"sums need at least one term and no fewer than 0 merges: {self}")
         if self.statistics not in get_args(Statistics):
             raise ValueError(f"statistics={self.statistics!r}: known are {', '.join(get_args(Statistics))}")
+        if (self.statistics == "sharded") != bool(self.shards):
+            raise ValueError(f"shards={self.shards} and statistics={self.statistics!r} do not go together")
 
     @classmethod
     def of(cls, rows: tuple[int, int], columns: tuple[int, int] | None = None, **others: Any) -> "Arithmetic":

@@ -4,6 +4,7 @@ Each bound is derived in its docstring. Notation: γ_k = k u / (1 - k u), σ² t
 magnitude and root mean square, η half the smallest subnormal number; a hat marks the value that the kernel holds.
 """
 
+from functools import partial
 from math import sqrt
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.floats import Extended, ExtendedArray, gamma_k
 from normlab.oracle.inexact import Inexact
+from normlab.oracle.merging import Known, merge, tree
 from normlab.oracle.values import Normalised, row_mean
 
 NOTHING_KNOWN, SAME_PATTERN = Extended(np.inf), Extended(np.nan)  # the special errors of `inexact`
@@ -18,8 +20,8 @@ NOTHING_KNOWN, SAME_PATTERN = Extended(np.inf), Extended(np.nan)  # the special 
 
 def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmetic) -> tuple[Inexact, Inexact]:
     """Return mean and variance of every row of x (n1, n2), each (n1, 1), with the errors of the arithmetic's method."""
-    method = {"welford": welford, "two_pass": two_pass, "grouped": grouped, "merged": merged}[arithmetic.statistics]
-    mean_error, variance_error = method(x, middle.variance, arithmetic)
+    methods = {"welford": welford, "two_pass": two_pass, "grouped": grouped, "merged": merged, "sharded": sharded}
+    mean_error, variance_error = methods[arithmetic.statistics](x, middle.variance, arithmetic)
     # No sum of x passes n max|x|. A squared difference is at most the row's range plus the errors of two means, and its
     # factor is at most n. Chan's merge multiplies by n_A (n_B/n) before it squares: by 0 if one thread is empty, whose
     # mean of 0 may be far from the other thread's mean. The factor 4 covers rounding, and groups: their squares within
@@ -31,11 +33,12 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
     variance_error = np.where(overflows, NOTHING_KNOWN, variance_error)
     # A row with an infinity has no variance. Its mean is infinite, unless inf - inf makes it NaN. That happens in
-    # Welford's steps, or if the finite values add up to an infinity of the opposite sign. The factor 4 covers rounding.
+    # Welford's steps and between shards, or if the finite values add up to an infinity of the opposite sign. The factor
+    # 4 covers rounding.
     broken = ~np.isfinite(largest)
     added = np.where(np.isfinite(x), abs(x), 0).sum(axis=1, keepdims=True)
     may_overflow = 4 * added > arithmetic.u_format.largest
-    either = np.isinf(middle.mean) & (may_overflow | (arithmetic.statistics == "welford"))
+    either = np.isinf(middle.mean) & (may_overflow | (arithmetic.statistics in ("welford", "sharded")))
     mean_error = np.where(broken, np.where(either, NOTHING_KNOWN, SAME_PATTERN), mean_error)
     variance_error = np.where(broken, SAME_PATTERN, variance_error)
     return Inexact(middle.mean, mean_error, arithmetic), Inexact(middle.variance, variance_error, arithmetic)
@@ -171,3 +174,48 @@ def merged(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) ->
     changes = 2 * v * np.sqrt(variance * mean_of_squares * f2) + v * v * mean_of_squares * (group**2 + f2)
     roundings = gamma_k(group + 2 * levels + 5, u)
     return mean_error, changes + roundings * (variance + changes) + (levels + 6) * eta
+
+
+def sharded(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -> tuple[ExtendedArray, ExtendedArray]:
+    """Return bounds for two corrected passes in every shard, then the tree of Chan's merges in `merging`, then m2 / n.
+
+    Dividing the merged m2 by n rounds once.
+    """
+    sizes = arithmetic.shards
+    if sum(sizes) != x.shape[1]:
+        raise ValueError(f"shards={sizes} are {sum(sizes)} columns, but x has {x.shape[1]}")
+    starts = np.cumsum((0, *sizes))[:-1]
+    parts = [corrected(x[:, start : start + size], arithmetic) for start, size in zip(starts, sizes, strict=True)]
+    whole = tree(parts, partial(merge, arithmetic=arithmetic))
+    u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
+    changes = whole.m2_error / x.shape[1]
+    return whole.mean_error, changes + gamma_k(1 + arithmetic.oracle_sum, u) * (variance + changes) + eta
+
+
+def corrected(x: ExtendedArray, arithmetic: Arithmetic) -> Known:
+    """Return mean and m2 of a shard (rows, n), each (rows, 1), with bounds for two passes and their correction.
+
+        m = Σx/n,   c = Σ(x - m)/n,   mean = m + c,   m2 = max(0, Σ(x - m)² - n c²)
+    Chan, Golub and LeVeque 1983, section 3. Let m̂ be the mean that the kernel holds, |m̂ - mean| <= d as in `two_pass`,
+    and e = |x - m̂|, so mean e <= mean|x - mean| + d =: a. Then c is mean - m̂ exactly, and with D additions
+        |c^ - c| <= γ_{D+3} a + η =: f,   |mean^ - mean| <= f + u (|mean| + f)
+        |Σ^(x - m̂)² - Σ(x - m̂)²| <= γ_{D+3} n (σ² + d²)
+        |(n c²)^ - n c²| <= g + γ_3 n (d² + g/n),   g = n (2 d f + f²)
+    The difference rounds once. Underflow costs η per square and per product.
+    """
+    n, nothing = x.shape[1], 0 * abs(x).sum(axis=1, keepdims=True)
+    if not n:
+        return Known(0, nothing, nothing, nothing, nothing)
+    mean = row_mean(x)
+    mean = mean + row_mean(x - mean)
+    m2 = n * row_mean((x - mean) ** 2)
+    u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
+    d = gamma_k(arithmetic.row_sum + 2, u) * row_mean(abs(x)) + eta
+    passes = gamma_k(arithmetic.row_sum + 3, u)
+    f = passes * (row_mean(abs(x - mean)) + d) + eta
+    squares = passes * (m2 + n * d * d) + n * eta
+    g = n * (2 * d * f + f * f)
+    product = g + gamma_k(3, u) * (n * d * d + g) + 2 * n * eta
+    mean_error = np.asarray(f + u * (abs(mean) + f), Extended)
+    m2_error: ExtendedArray = squares + product
+    return Known(n, mean, m2, mean_error, m2_error + u * (m2 + m2_error))

@@ -1,0 +1,13 @@
+"""Norms whose statistics are merged across the ranks of a process group of torch.distributed.
+
+`sharded_layer_norm` and `sharded_rms_norm` normalise rows whose columns lie on several ranks, `ShardedNorm` makes
+modules do so under tensor parallelism, and `SyncBatchNorm` normalises a batch that lies on several ranks. Means and
+variances of the ranks' parts are merged by Chan's formula, which cancels nothing and takes parts of any size.
+
+This package needs PyTorch; `import normlab` does not.
+"""
+
+import normlab.nn as _nn  # noqa: F401  # says what is missing if PyTorch is
+from normlab.distributed.rows import sharded_layer_norm, sharded_rms_norm
+
+__all__ = ["sharded_layer_norm", "sharded_rms_norm"]

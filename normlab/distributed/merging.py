@@ -1,0 +1,73 @@
+"""Moments of a rank's part of each set, as one message, and the merge of all ranks' messages.
+
+A set is the values that share a mean: a row of a sharded norm, or a channel of a batch norm. The moments of a part are
+(count, mean, m2), as in `normlab.stages.moments`; RMSNorm needs the sum of squares alone. All sets of a rank have the
+same count, so a message holds it once, then the means, then the m2: 2 floats per set and one more.
+
+Messages are merged in pairs of neighbours in the order of ranks, then the pairs' results in pairs, and so on: ⌈log₂ P⌉
+levels for P ranks. The order depends on P alone, so all ranks hold the same bits.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Merged(NamedTuple):
+    """The moments of whole sets. size: their count, (1,); mean: (sets,), None for RMSNorm; m2: (sets,)."""
+
+    size: Tensor
+    mean: Tensor | None
+    m2: Tensor
+
+
+def message_of(values: Tensor, dims: tuple[int, ...], count: int, rms: bool = False) -> Tensor:
+    """Return the message of a rank's values, in accumulator precision, whose sets go over `dims`, `count` values each.
+
+    The second pass squares deviations from the mean: E[x²] - mean² would lose all digits of a spread that is small
+    beside the mean. Its mean deviation, 0 without rounding, corrects the mean and m2.
+    """
+    held = values.new_full((1,), count)
+    if rms:
+        return torch.cat((held, values.square().sum(dims).flatten()))
+    mean = values.sum(dims, keepdim=True) / max(1, count)
+    deviation = values - mean
+    shift = deviation.sum(dims, keepdim=True) / max(1, count)
+    m2 = deviation.square().sum(dims, keepdim=True) - count * shift.square()
+    return torch.cat((held, (mean + shift).flatten(), m2.clamp(min=0).flatten()))
+
+
+def merged(messages: Tensor, rms: bool) -> Merged:
+    """Return the moments of the whole sets. messages: (ranks, n) of `message_of`."""
+    count, moments = messages[:, :1], messages[:, 1:]
+    if rms:
+        return Merged(added(count)[0], None, added(moments)[0])
+    sets = moments.shape[1] // 2
+    mean, m2 = moments[:, :sets], moments[:, sets:]
+    while len(count) > 1:
+        even = len(count) // 2 * 2
+        left, right = ((count[i:even:2], mean[i:even:2], m2[i:even:2]) for i in (0, 1))
+        pairs = chan_merge(*left, *right)
+        count, mean, m2 = (
+            torch.cat((pair, rest[even:])) for pair, rest in zip(pairs, (count, mean, m2), strict=True)
+        )  # an odd rank out goes to the next level as it is
+    return Merged(count[0], mean[0], m2[0])
+
+
+def chan_merge(
+    count_a: Tensor, mean_a: Tensor, m2_a: Tensor, count_b: Tensor, mean_b: Tensor, m2_b: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Merge two parts of each set, as `normlab.stages.moments.chan_merge` does. Two empty parts give zeros."""
+    count = count_a + count_b
+    delta = mean_b - mean_a
+    share_b = count_b / count.clamp(min=1)
+    return count, mean_a + delta * share_b, m2_a + m2_b + delta * (delta * (count_a * share_b))
+
+
+def added(parts: Tensor) -> Tensor:
+    """Return the sum over ranks, (1, n), of parts (ranks, n), in the same order as `merged`."""
+    while len(parts) > 1:
+        even = len(parts) // 2 * 2
+        parts = torch.cat((parts[0:even:2] + parts[1:even:2], parts[even:]))
+    return parts

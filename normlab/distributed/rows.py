@@ -1,0 +1,195 @@
+"""LayerNorm and RMSNorm of rows whose columns are sharded over the ranks of a process group.
+
+    forward    moments of this rank's columns → one all-gather → merge → output of this rank's columns
+    backward   Σ g and Σ g x̂ over this rank's columns → one all-gather → sums → grad_input of this rank's columns
+
+The gradients of weight and bias belong to this rank's columns, so they need no collective. PyTorch's operations compute
+everything, on every device; statistics are float32, or float64 for float64. Each rank sends 2 floats per row and one
+more forward, 2 floats per row backward; RMSNorm half of that.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
+from normlab.distributed.merging import added, merged, message_of
+from normlab.nn import checks, dtypes, vectorised
+from normlab.nn.formulas import (
+    accumulator,
+    gradient_terms,
+    less_means,
+    normalised_from_input,
+    output_dtype,
+    parameter_gradients,
+    to,
+)
+from normlab.nn.private import any_autocast, in_a_graph
+from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
+
+Group = dist.ProcessGroup | None
+
+
+def sharded_layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    group: Group = None,
+    eps: float = 1e-5,
+    *,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """Return this rank's columns of the LayerNorm over a last dimension that a group's ranks share.
+
+    All ranks of the group call it together, and their backwards, too. The statistics have the same bits on all of them.
+
+    Args:
+        x: (*leading, columns), this rank's columns, float16, bfloat16, float32 or float64. Ranks may have different
+            numbers of columns, also 0. leading and dtype are the same on all ranks.
+        weight, bias: (columns,), this rank's part; each may be None.
+        group: the ranks that share the rows; None: all ranks.
+        eps: added to the biased variance.
+        memory_efficient: what the backward keeps, as in `normlab.nn.layer_norm`. Compiled code takes "exact" for False,
+            which has the same gradients.
+
+    Returns:
+        (*leading, columns), in the parameters' dtype, or x's without parameters.
+
+    Raises:
+        RuntimeError, TypeError, ValueError: this rank's arguments are wrong, as in `normlab.nn.layer_norm`.
+        ValueError: shapes, dtypes or options differ between ranks. All ranks raise it.
+        RuntimeError: another rank raised an error, or did not come within the group's timeout. The message names it.
+
+    >>> import os, tempfile
+    >>> from torch import distributed, tensor
+    >>> meet = f"file://{os.path.join(tempfile.mkdtemp(), 'meet')}"
+    >>> distributed.init_process_group("gloo", init_method=meet, rank=0, world_size=1)
+    >>> sharded_layer_norm(tensor([[1.0, 2.0, 3.0]]), eps=0.0)  # the whole row on one rank
+    tensor([[-1.2247,  0.0000,  1.2247]])
+    >>> distributed.destroy_process_group()
+    """
+    return _norm(sharded_layer_norm, x, weight, bias, group, eps, False, memory_efficient)
+
+
+def sharded_rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    group: Group = None,
+    eps: float = 1e-6,
+    *,
+    memory_efficient: MemoryEfficient = False,
+) -> Tensor:
+    """Return this rank's columns of the RMSNorm over a last dimension that a group's ranks share.
+
+    Arguments, result and errors are those of `sharded_layer_norm`, without a bias.
+    """
+    return _norm(sharded_rms_norm, x, weight, None, group, eps, True, memory_efficient)
+
+
+def _norm(
+    function: Callable[..., Tensor],
+    x: Tensor,
+    weight: Parameter,
+    bias: Parameter,
+    group: Group,
+    eps: float,
+    rms: bool,
+    memory_efficient: MemoryEfficient,
+) -> Tensor:
+    """Return the norm of this rank's columns, after checks. function: the public function, which errors name."""
+    group = group_or_world(group)
+    checked(group, lambda: _check(function, x, weight, bias, eps, memory_efficient))
+    owners = weight, bias
+    shape = (x.shape[-1],)
+    if any_autocast() and torch.is_autocast_enabled(x.device.type):
+        x, weight, bias = dtypes.autocast(x, shape, weight, bias, "apex")
+    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, weight, bias))
+    passes = "forward and backward" if differentiated else "forward alone"
+    call = Call(function.__name__, tuple(x.shape[:-1]), (str(x.dtype), f"eps {eps:g}", passes))
+    if memory_efficient == "exact" and in_a_graph(x):
+        memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
+    return _ShardedNorm.apply(x, weight, bias, How(x.dtype, shape, eps, rms, memory_efficient), owners, group, call)
+
+
+def _check(
+    function: Callable[..., Tensor], x: Any, weight: Parameter, bias: Parameter, eps: object, memory_efficient: object
+) -> None:
+    """Raise an error for arguments that are wrong on this rank, whatever the other ranks have."""
+    checks.check_mode(memory_efficient)
+    if not isinstance(x, Tensor):
+        raise checks.not_a_tensor(function, "x", x)
+    if not x.dim():
+        raise ValueError(f"{function.__name__}(): x needs a last dimension to normalise over, but has shape ()")
+    checks.check(function, x, (x.shape[-1],), weight, bias, eps)
+    checks.check_kinds(function, x, weight, bias)
+
+
+class _ShardedNorm(torch.autograd.Function):
+    """apply(x, weight, bias, how, owners, group, call) -> output. owners: see `normlab.nn.shapes.Owners`."""
+
+    @staticmethod
+    def forward(ctx: Any, x, weight, bias, how: How, owners, group: dist.ProcessGroup, call: Call) -> Tensor:
+        """Return this rank's columns of the output."""
+        wide = accumulator(x.dtype)
+        values, gamma, beta = to(x, wide), to(weight, wide), to(bias, wide)
+        message = message_of(values, (-1,), x.shape[-1], how.rms)
+        count, mean, m2 = merged(gather(message, group, call), how.rms)
+        count = count.clamp(min=1)
+        statistics = (*x.shape[:-1], 1)
+        invvar = (m2 / count + how.eps).rsqrt().view(statistics)
+        mean = None if mean is None else mean.view(statistics)
+        output = normalised_from_input(values, mean, invvar)
+        if gamma is not None:
+            output = output * gamma
+        if beta is not None:
+            output = output + beta
+        output = to(output, output_dtype(x, weight, bias))
+        ctx.group, ctx.call = group, call
+        ctx.how = _save(ctx, x, output, mean, invvar, count, weight, bias, how, owners)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Parameter, ...]:
+        """Return the gradients of x, weight and bias, of this rank's columns."""
+        refuse_second_derivatives(ctx.call)
+        how, (count, *tensors) = ctx.how, ctx.saved_tensors
+        saved = Saved(*tensors)
+        weight, bias = saved.weight, saved.bias
+        wide = saved._replace(weight=to(weight, count.dtype), bias=to(bias, count.dtype))
+        terms = gradient_terms(grad_output, wide, how)
+        sums = [terms.products.sum(-1).flatten()]
+        if not how.rms:
+            sums.append(terms.mean_of.sum(-1).flatten())
+        name, leading, what = ctx.call
+        call = Call(f"the backward of {name}", leading, what)
+        means = added(gather(torch.cat(sums), ctx.group, call)).view(len(sums), *leading, 1) / count
+        grad_input = less_means(terms.g, None if how.rms else means[1], means[0], terms.xhat, terms.invvar)
+        grad_weight, grad_bias = parameter_gradients(terms, wide.weight, wide.bias, how.shape)
+        return (
+            to(grad_input, how.dtype),
+            None if weight is None else to(grad_weight, weight.dtype),
+            None if bias is None else to(grad_bias, bias.dtype),
+            *[None] * 4,
+        )
+
+
+def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owners) -> How:
+    """Save what the backward needs, and return how it will be used: "exact" may become another mode, as in `nn`."""
+    mode = how.memory_efficient
+    columns = values = None
+    if mode == "exact":
+        columns = vectorised.columns_at_risk(invvar, output, how.shape, weight, bias, how.eps, owners)
+        if not columns.shape[0]:
+            columns, mode = None, True
+        elif 2 * columns.shape[0] > how.shape[0]:
+            columns, mode = None, False
+        else:
+            values = vectorised.keep(x, mean, invvar, how.shape, weight, bias, how.eps, columns)
+    saved = Saved(output, invvar, weight, bias, columns, values, None)
+    if not mode:
+        saved = Saved(x, invvar, weight, bias, None, None, mean)
+    ctx.save_for_backward(count, *saved)
+    return how._replace(memory_efficient=mode)

@@ -1,0 +1,72 @@
+"""Ranks that disagree, fail or stay away, and the errors that each rank then gets."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from normlab.distributed import sharded_layer_norm, sharded_rms_norm
+
+
+def told(function, *args, **more) -> tuple[str, str, float]:
+    """(type, message, seconds) of the error of a call; ("", "", seconds) if there is none."""
+    began = time.perf_counter()
+    try:
+        function(*args, **more)
+    except Exception as error:
+        return type(error).__name__, str(error), time.perf_counter() - began
+    return "", "", time.perf_counter() - began
+
+
+def shapes(group) -> list:
+    """Disagreements in turn, then a call that is right: (type, message, seconds) each."""
+    rank = dist.get_rank(group)
+    odd = rank == 1
+    found = [
+        told(sharded_layer_norm, torch.ones(4 + 2 * odd, 3), None, None, group),
+        told(sharded_layer_norm, torch.ones(4, 3, dtype=torch.bfloat16 if odd else torch.float32), None, None, group),
+        told(sharded_layer_norm, torch.ones(4, 3), None, None, group, 1e-5 * (1 + odd)),
+        told(sharded_layer_norm, torch.ones(4, 3, requires_grad=odd), None, None, group),
+        told(sharded_rms_norm if odd else sharded_layer_norm, torch.ones(4, 3), group=group),
+    ]
+    return [*found, told(sharded_layer_norm, torch.ones(4, 3), None, None, group)]
+
+
+def after_agreement(group) -> tuple:
+    """A call that all ranks have agreed on, then one rank with other rows: the others are in their all-gather."""
+    rank = dist.get_rank(group)
+    sharded_rms_norm(torch.ones(4, 3), None, group)
+    return told(sharded_rms_norm, torch.ones(4 + (rank == 1), 3), None, group)
+
+
+def wrong_arguments(group) -> list:
+    """One rank's own error: before any agreement, then after one."""
+    rank = dist.get_rank(group)
+    weight = torch.ones(3 + (rank == 1))
+    first = told(sharded_rms_norm, torch.ones(4, 3), weight, group)
+    sharded_rms_norm(torch.ones(4, 3), torch.ones(3), group)
+    return [first, told(sharded_rms_norm, torch.ones(4, 3), weight, group)]
+
+
+def absent(group, agreed: bool) -> tuple:
+    """The last rank does not come; agreed: to a call that it came to before."""
+    last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    if agreed:
+        sharded_layer_norm(torch.ones(4, 3), None, None, group)
+    if last:
+        return "", "", 0.0
+    return told(sharded_layer_norm, torch.ones(4, 3), None, None, group)
+
+
+def slow(group) -> tuple:
+    """The last rank comes later than the others' patience, but within the timeout."""
+    sharded_layer_norm(torch.ones(4, 3), None, None, group)
+    if dist.get_rank(group) == dist.get_world_size(group) - 1:
+        time.sleep(1.8)
+    return told(sharded_layer_norm, torch.ones(4, 3), None, None, group)
+
+
+def outsider(group) -> tuple[str, str, float]:
+    """A group that this rank is not in, on rank 0."""
+    other = dist.GroupMember.NON_GROUP_MEMBER if dist.get_rank(group) == 0 else group
+    return told(sharded_rms_norm, torch.ones(2, 2), None, other) if other is not group else ("", "", 0.0)

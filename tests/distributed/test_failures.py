@@ -1,0 +1,74 @@
+"""Ranks that disagree, fail or stay away: one clear error on every rank, and no hang."""
+
+import re
+
+import pytest
+import torch
+from distributed import failures
+from distributed.pool import QUICK
+
+from normlab.distributed import sharded_layer_norm
+
+NOTICED = QUICK - 0.5  # seconds: the ranks' patience and a little more, below the group's timeout
+DISAGREEMENTS = [
+    "sharded_layer_norm of shape (4, *), torch.float32, eps 1e-05, forward alone; "
+    "rank 1: sharded_layer_norm of shape (6, *), torch.float32, eps 1e-05, forward alone",
+    "rank 1: sharded_layer_norm of shape (4, *), torch.bfloat16, eps 1e-05, forward alone",
+    "rank 1: sharded_layer_norm of shape (4, *), torch.float32, eps 2e-05, forward alone",
+    "rank 1: sharded_layer_norm of shape (4, *), torch.float32, eps 1e-05, forward and backward",
+    "rank 1: sharded_rms_norm of shape (4, *), torch.float32, eps 1e-06, forward alone",
+]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_that_disagree_raise_one_error_and_the_group_can_go_on(ranks, count):
+    found = ranks(failures.shapes, ranks=count, quick=True)
+    others = "rank 0" if count == 2 else "ranks 0, 2"
+    for number, words in enumerate(DISAGREEMENTS):
+        kind, text, seconds = zip(*(rank[number] for rank in found), strict=True)
+        assert set(kind) == {"ValueError"}
+        assert len(set(text)) == 1
+        assert text[0].startswith(f"the ranks disagree on their norm: {others}: sharded_layer_norm of shape (4, *)")
+        assert text[0].endswith(words)
+        assert max(seconds) < 2
+    assert [rank[-1][0] for rank in found] == [""] * count
+
+
+def test_a_disagreement_is_noticed_by_ranks_that_are_already_in_their_all_gather(ranks):
+    found = ranks(failures.after_agreement, ranks=3, quick=True)
+    assert {kind for kind, *_ in found} == {"ValueError"}
+    assert len({text for _, text, _ in found}) == 1
+    assert "ranks 0, 2: sharded_rms_norm of shape (4, *)" in found[0][1]
+    assert max(seconds for *_, seconds in found) < NOTICED
+
+
+def test_an_error_of_one_rank_s_arguments_is_told_to_the_others(ranks):
+    for (own, text, _), (other, others_text, seconds) in zip(
+        *(found := ranks(failures.wrong_arguments, ranks=3, quick=True))[1::-1], strict=True
+    ):
+        assert own == "RuntimeError"
+        assert "weight" in text
+        assert other == "RuntimeError"
+        assert others_text == f"a collective norm cannot run: rank 1 stopped with {own}: {text}"
+        assert seconds < NOTICED
+    assert found[0][0][:2] == found[2][0][:2]
+
+
+@pytest.mark.parametrize("agreed", [False, True])
+def test_a_rank_that_stays_away_is_named_after_the_group_s_timeout(ranks, agreed):
+    found = ranks(failures.absent, agreed, ranks=3, quick=True)
+    for kind, text, seconds in found[:2]:
+        assert kind == "RuntimeError"
+        assert re.match(r"rank 2 did not come within the group's timeout of 3 s to sharded_layer_norm of shape", text)
+        assert 2 < seconds < 10
+
+
+def test_a_slow_rank_is_waited_for(ranks):
+    assert [kind for kind, *_ in ranks(failures.slow, ranks=3, quick=True)] == [""] * 3
+
+
+def test_a_rank_outside_the_group_and_a_process_without_groups_are_told_so(ranks):
+    kind, text, _ = ranks(failures.outsider)[0]
+    assert (kind, text) == ("ValueError", "rank 0 is not in the process group that a norm was given")
+    with pytest.raises(RuntimeError, match=r"call torch\.distributed\.init_process_group first"):
+        sharded_layer_norm(torch.ones(2, 2))
