@@ -8,6 +8,7 @@ This package needs PyTorch; `import normlab` does not.
 """
 
 import normlab.nn as _nn  # noqa: F401  # says what is missing if PyTorch is
+from normlab.distributed.batch import SyncBatchNorm
 from normlab.distributed.rows import sharded_layer_norm, sharded_rms_norm
 
-__all__ = ["sharded_layer_norm", "sharded_rms_norm"]
+__all__ = ["SyncBatchNorm", "sharded_layer_norm", "sharded_rms_norm"]

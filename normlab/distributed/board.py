@@ -64,6 +64,9 @@ class Board:
         self._wait(self.timeout)
         self._judge(everyone=True)
         self.seen.add(call)
+        # All ranks are in this call, so none reads the words of earlier calls any more.
+        while self.written[:-1]:
+            self.store.delete_key(self.written.pop(0))
 
     def finish(self, work: Any, words: Callable[[], str]) -> None:
         """Wait for a CPU's collective of the call that `agree` began.
@@ -90,17 +93,12 @@ class Board:
         return f"normlab/{self.number}/{rank}"
 
     def _write(self, text: str) -> None:
-        """Write this rank's words for the current call, once. Remove those of the call announced before the last.
-
-        All ranks have read a call's words before any of them waits for the next call's.
-        """
+        """Write this rank's words for the current call, once."""
         key = self._key(self.rank)
         if self.store is None or key in self.written:
             return
         self.store.set(key, text)
         self.written.append(key)
-        if len(self.written) > 2:
-            self.store.delete_key(self.written.pop(0))
 
     def _wait(self, timeout: timedelta) -> None:
         """Wait until all ranks have written their words for the current call, but no longer than a timeout."""

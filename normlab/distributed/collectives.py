@@ -19,20 +19,20 @@ from normlab.nn.private import in_a_graph
 class Call(NamedTuple):
     """A norm's call, as all ranks of its group must make it.
 
-    name: the public function. leading: x's dimensions that no rank shards. what: dtype and options in words.
+    name: the public function. shape: x's, with "*" for what may differ between ranks. what: dtype and options in words.
     """
 
     name: str
-    leading: tuple[int, ...]
+    shape: tuple[int | str, ...]
     what: tuple[Any, ...]
 
     def words(self) -> str:
         """Return the call in words.
 
-        >>> Call("sharded_rms_norm", (4, 3), ("float32", "eps 1e-06")).words()
+        >>> Call("sharded_rms_norm", (4, 3, "*"), ("float32", "eps 1e-06")).words()
         'sharded_rms_norm of shape (4, 3, *), float32, eps 1e-06'
         """
-        shape = ", ".join(map(str, (*self.leading, "*")))
+        shape = ", ".join(map(str, self.shape))
         return ", ".join((f"{self.name} of shape ({shape})", *map(str, self.what)))
 
 

@@ -108,7 +108,7 @@ def _norm(
         x, weight, bias = dtypes.autocast(x, shape, weight, bias, "apex")
     differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, weight, bias))
     passes = "forward and backward" if differentiated else "forward alone"
-    call = Call(function.__name__, tuple(x.shape[:-1]), (str(x.dtype), f"eps {eps:g}", passes))
+    call = Call(function.__name__, (*x.shape[:-1], "*"), (str(x.dtype), f"eps {eps:g}", passes))
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
     return _ShardedNorm.apply(x, weight, bias, How(x.dtype, shape, eps, rms, memory_efficient), owners, group, call)
@@ -163,9 +163,9 @@ class _ShardedNorm(torch.autograd.Function):
         sums = [terms.products.sum(-1).flatten()]
         if not how.rms:
             sums.append(terms.mean_of.sum(-1).flatten())
-        name, leading, what = ctx.call
-        call = Call(f"the backward of {name}", leading, what)
-        means = added(gather(torch.cat(sums), ctx.group, call)).view(len(sums), *leading, 1) / count
+        call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
+        statistics = len(sums), *grad_output.shape[:-1], 1
+        means = added(gather(torch.cat(sums), ctx.group, call)).view(statistics) / count
         grad_input = less_means(terms.g, None if how.rms else means[1], means[0], terms.xhat, terms.invvar)
         grad_weight, grad_bias = parameter_gradients(terms, wide.weight, wide.bias, how.shape)
         return (

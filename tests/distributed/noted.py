@@ -43,7 +43,7 @@ def messages(group, rows: int) -> tuple[bytes, bytes]:
     rank = torch.distributed.get_rank(group)
     made = torch.randn(2 * rows + 1, generator=torch.Generator().manual_seed(rank))
     made[0] = 3.0 + rank
-    call = collectives.Call("messages", (rows,), ())
+    call = collectives.Call("messages", (rows, "*"), ())
     from normlab.distributed.merging import merged
 
     runs = [merged(collectives.gather(made, group, call), False) for _ in range(2)]

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from distributed import cases, failures, noted  # noqa: F401  # once, before the ranks are forked
+from distributed import batches, cases, failures, noted  # noqa: F401  # once, before the ranks are forked
 
 RANKS = 4
 TIMEOUT = 60  # seconds, of a group's collectives
-QUICK = 3  # seconds, of groups whose ranks are meant to wait in vain
+QUICK = 5  # seconds, of a group whose ranks are meant to wait in vain
 
 
 class Ranks:
@@ -40,9 +40,12 @@ class Ranks:
             connections = [listener.accept() for _ in range(RANKS)]
         self.connections: list[Connection] = [one for _, one in sorted((one.recv(), one) for one in connections)]
 
-    def __call__(self, function, *args, ranks: int = 2, quick: bool = False) -> list:
-        """Return what a function returns on each of so many ranks; raise AssertionError if it raises on one."""
-        job = function.__module__, function.__name__, ranks, quick, args
+    def __call__(self, function, *args, ranks: int = 2, fresh: int | None = None) -> list:
+        """Return what a function returns on each of so many ranks; raise AssertionError if it raises on one.
+
+        fresh: seconds, the timeout of a group of its own, for functions that leave their group broken.
+        """
+        job = function.__module__, function.__name__, ranks, fresh, args
         for connection in self.connections:
             connection.send(job)
         answers = [connection.recv() for connection in self.connections]
@@ -79,10 +82,10 @@ def serve(rank: int, address: str, ranks: int, port: int) -> None:
     os._exit(0)  # groups that a test has left broken would take their time
 
 
-def answer(rank: int, groups: dict, module: str, name: str, ranks: int, quick: bool, args: tuple):
+def answer(rank: int, groups: dict, module: str, name: str, ranks: int, fresh: int | None, args: tuple):
     """Return what a function returns on this rank, None if it does not run here."""
-    if quick:  # made by all ranks, also by those that have no part in it
-        group = dist.new_group(list(range(ranks)), timeout=datetime.timedelta(0, QUICK))
+    if fresh:  # made by all ranks, also by those that have no part in it
+        group = dist.new_group(list(range(ranks)), timeout=datetime.timedelta(0, fresh))
     else:
         group = groups[ranks]
     return getattr(importlib.import_module(module), name)(group, *args) if rank < ranks else None

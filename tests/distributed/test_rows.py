@@ -3,6 +3,7 @@
 import hypothesis
 import numpy as np
 import pytest
+import torch
 from distributed import cases, noted
 from draws import DTYPES, Case
 from draws import cases as drawn
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 from nn.norms import MODES, at_risk
 
 from normlab import oracle
+from normlab.distributed.merging import message_of
 from normlab.host.exact import Kept
+from normlab.oracle.floats import extended
+from normlab.oracle.moments import corrected
 
 RESULTS = "output", "grad_input", "grad_weight", "grad_bias"
 
@@ -110,6 +114,15 @@ def test_a_mean_of_1e6_and_a_spread_of_1_keep_their_digits_and_sums_of_squares_l
     )
     assert oracle.ratio(squared, truth, bound) > 1
     assert not np.nanmax(np.abs(squared - truth)) < 0.5
+
+
+def test_a_rank_s_own_mean_and_m2_are_corrected():
+    x = (np.random.default_rng(3).normal(size=(100, 4000)) + 1e5).astype(np.float32)
+    count, *moments = np.split(message_of(torch.from_numpy(x), (-1,), 4000).numpy(), [1, 101])
+    assert count == 4000
+    known = corrected(extended(x), arithmetic(Case(x, None, None, x, 1e-5, False), (4000,)))
+    for name, got, right, limit in zip(("mean", "m2"), moments, known[1:3], known[3:], strict=True):
+        hold(f"sharded part {name}", got, right[:, 0].astype(np.float64), limit[:, 0].astype(np.float64))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,183 @@
+"""SyncBatchNorm: batch norm of a batch that lies on several ranks, with torch.nn.SyncBatchNorm's interface.
+
+    forward    moments of each channel of this rank's samples → one all-gather → merge → output, running statistics
+    backward   Σ dy and Σ dy x̂ of each channel → one all-gather → sums → grad_input
+
+Ranks may have different numbers of samples, also none. As in torch.nn, the gradients of weight and bias are those of
+this rank's samples, and DistributedDataParallel adds them up. PyTorch's operations compute everything, on every device;
+each rank sends 2 floats per channel and one more forward, 2 floats per channel backward.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
+from normlab.distributed.merging import added, merged, message_of
+from normlab.nn import checks
+from normlab.nn.family import vectorised
+from normlab.nn.family.modules import _BatchNorm
+from normlab.nn.family.norms import Norm
+from normlab.nn.formulas import accumulator, less_means, to
+from normlab.nn.shapes import Parameter
+
+BATCH = Norm("batch", None, True)
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm of (N, C, *spatial) over the samples of all ranks, as torch.nn.SyncBatchNorm, also on CPUs.
+
+    Arguments are those of torch.nn.SyncBatchNorm. In evaluation, on one rank and without a process group it is
+    `normlab.nn.batch_norm`. It is no subclass of torch.nn.SyncBatchNorm, because DistributedDataParallel refuses this
+    class on CPUs.
+
+    Raises:
+        ValueError: channels or dtypes differ between ranks. All ranks raise it.
+        RuntimeError: another rank raised an error, or did not come within the group's timeout. The message names it.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        **factory: Any,
+    ):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)
+        self.process_group = process_group
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return this rank's samples, normalised, in the input's shape and dtype."""
+        group = self._group()
+        if group is None:
+            return super().forward(input)
+        checked(group, lambda: self._check(input))
+        wanted = torch.is_grad_enabled() and any(
+            one is not None and one.requires_grad for one in (input, self.weight, self.bias)
+        )
+        passes = "forward and backward" if wanted else "forward alone"
+        call = Call("SyncBatchNorm", ("*", input.shape[1], "*"), (str(input.dtype), f"eps {self.eps:g}", passes))
+        output, mean, m2, size = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps, group, call)
+        if self.track_running_stats:
+            self._update(mean, m2, size)
+        return output
+
+    def _group(self) -> dist.ProcessGroup | None:
+        """Return the group whose ranks share the batch now, or None if this rank normalises alone."""
+        if not self.training or not dist.is_available() or not dist.is_initialized():
+            return None
+        group = group_or_world(self.process_group)
+        return group if dist.get_world_size(group) > 1 else None
+
+    def _check(self, input: Any) -> None:
+        """Raise an error for an input that is wrong on this rank, whatever the other ranks have."""
+        if not isinstance(input, Tensor):
+            raise TypeError(f"SyncBatchNorm: input must be a tensor, not {type(input).__name__}")
+        self._check_input_dim(input)
+        if input.shape[1] != self.num_features:
+            raise ValueError(f"expected {self.num_features} channels, got input of shape {tuple(input.shape)}")
+        checks.check_kinds(torch.nn.functional.batch_norm, input, self.weight, self.bias)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Raise torch.nn.SyncBatchNorm's error for an input without channels."""
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+
+    @torch.no_grad()
+    def _update(self, mean: Tensor, m2: Tensor, size: Tensor) -> None:
+        """Set running = (1 - momentum) running + momentum new, unless no rank has a sample. The new var is unbiased."""
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:  # the average of all batches so far
+                momentum = 1 / float(self.num_batches_tracked)
+        share = momentum * (size > 0).to(size.dtype)
+        unbiased = m2 / (size - 1).clamp(min=1)
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            if running is not None:
+                running.copy_((1 - share) * running.to(new.dtype) + share * new)
+
+    @classmethod
+    def convert_sync_batchnorm(
+        cls, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None
+    ) -> torch.nn.Module:
+        """Replace all batch norms of a model, torch.nn's and normlab's, and return the model.
+
+        Parameters and buffers are the same objects afterwards. If the model is itself a batch norm, the new module is
+        returned. process_group: the ranks that share a batch; None: all ranks.
+        """
+        converted = module
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            converted = cls(
+                module.num_features,
+                module.eps,
+                module.momentum,
+                module.affine,
+                module.track_running_stats,
+                process_group,
+                device="meta",  # what it would make is replaced
+            )
+            converted.weight, converted.bias = module.weight, module.bias
+            converted.running_mean, converted.running_var = module.running_mean, module.running_var
+            converted.num_batches_tracked = module.num_batches_tracked
+            converted.training = module.training
+        for name, child in module.named_children():
+            converted.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return converted
+
+
+class _SyncBatchNorm(torch.autograd.Function):
+    """apply(x, weight, bias, eps, group, call) -> (output, mean, m2, size), the statistics of all ranks' samples."""
+
+    @staticmethod
+    def forward(ctx: Any, x, weight, bias, eps: float, group: dist.ProcessGroup, call: Call) -> tuple[Tensor, ...]:
+        """Return the output in x's shape; mean and m2 (C,); size (1,), the number of values of a channel."""
+        x = BATCH.laid(x)
+        wide = accumulator(x.dtype)
+        values = BATCH.split(x.to(wide))
+        message = message_of(values, BATCH.over(values), x.numel() // max(1, x.shape[1]))
+        size, mean, m2 = merged(gather(message, group, call), False)
+        assert mean is not None
+        invvar = (m2 / size.clamp(min=1) + eps).rsqrt()
+        output = vectorised.normalised(values, mean, invvar)
+        if weight is not None:
+            output = output * vectorised.along(weight, values)
+        if bias is not None:
+            output = output + vectorised.along(bias, values)
+        ctx.mark_non_differentiable(mean, m2, size)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, mean, invvar, size.clamp(min=1), weight, bias)
+        ctx.group, ctx.call = group, call
+        return output.reshape(x.shape).to(x.dtype), mean, m2, size
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Parameter, ...]:
+        """Return the gradients of x, weight and bias, of this rank's samples."""
+        refuse_second_derivatives(ctx.call)
+        x, mean, invvar, size, weight, bias = ctx.saved_tensors
+        wide, channels = invvar.dtype, x.shape[1]
+        values = BATCH.split(x.to(wide))
+        dy = torch.zeros_like(x) if grad_output is None else vectorised.lying_as(x, grad_output)
+        dy = BATCH.split(dy.to(wide))
+        xhat = vectorised.normalised(values, mean, invvar)
+        over = BATCH.over(values)
+        own = torch.cat(((dy * xhat).sum(over).flatten(), dy.sum(over).flatten()))
+        call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
+        means = added(gather(own, ctx.group, call)).view(2, channels) / size
+        g = dy
+        if weight is not None:
+            g, means = dy * vectorised.along(weight, values), means * weight.to(wide)
+        product_mean, mean_of = (vectorised.column(one, values) for one in means)
+        grad_input = less_means(g, mean_of, product_mean, xhat, vectorised.column(invvar, values))
+        grad_weight, grad_bias = own.view(2, channels)
+        return (
+            grad_input.reshape(x.shape).to(x.dtype),
+            None if weight is None else to(grad_weight, weight.dtype),
+            None if bias is None else to(grad_bias, bias.dtype),
+            *[None] * 3,
+        )
