@@ -7,8 +7,22 @@ variances of the ranks' parts are merged by Chan's formula, which cancels nothin
 This package needs PyTorch; `import normlab` does not.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import normlab.nn as _nn  # noqa: F401  # says what is missing if PyTorch is
 from normlab.distributed.batch import SyncBatchNorm
 from normlab.distributed.rows import sharded_layer_norm, sharded_rms_norm
 
-__all__ = ["SyncBatchNorm", "sharded_layer_norm", "sharded_rms_norm"]
+if TYPE_CHECKING:
+    from normlab.distributed.tensors import ShardedNorm
+
+__all__ = ["ShardedNorm", "SyncBatchNorm", "sharded_layer_norm", "sharded_rms_norm"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ShardedNorm the first time somebody uses it: it needs torch.distributed.tensor, which takes a second."""
+    if name == "ShardedNorm":
+        from normlab.distributed.tensors import ShardedNorm
+
+        return ShardedNorm
+    raise AttributeError(f"module 'normlab.distributed' has no attribute {name!r}")

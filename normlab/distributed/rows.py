@@ -27,7 +27,7 @@ from normlab.nn.formulas import (
     parameter_gradients,
     to,
 )
-from normlab.nn.private import any_autocast, in_a_graph
+from normlab.nn.private import PLAIN, any_autocast, in_a_graph
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 
 Group = dist.ProcessGroup | None
@@ -48,9 +48,11 @@ def sharded_layer_norm(
 
     Args:
         x: (*leading, columns), this rank's columns, float16, bfloat16, float32 or float64. Ranks may have different
-            numbers of columns, also 0. leading and dtype are the same on all ranks.
-        weight, bias: (columns,), this rank's part; each may be None.
-        group: the ranks that share the rows; None: all ranks.
+            numbers of columns, also 0. leading and dtype are the same on all ranks. A DTensor gives a DTensor with the
+            same placements: its mesh is the group if its last dimension is sharded; else its rows are normalised where
+            they are.
+        weight, bias: (columns,), this rank's part; each may be None. Beside a DTensor they may be DTensors.
+        group: the ranks that share the rows; None: all ranks. Beside a DTensor it must be None.
         eps: added to the biased variance.
         memory_efficient: what the backward keeps, as in `normlab.nn.layer_norm`. Compiled code takes "exact" for False,
             which has the same gradients.
@@ -71,7 +73,7 @@ def sharded_layer_norm(
     tensor([[-1.2247,  0.0000,  1.2247]])
     >>> distributed.destroy_process_group()
     """
-    return _norm(sharded_layer_norm, x, weight, bias, group, eps, False, memory_efficient)
+    return norm(sharded_layer_norm, x, weight, bias, group, eps, False, memory_efficient)
 
 
 def sharded_rms_norm(
@@ -86,10 +88,10 @@ def sharded_rms_norm(
 
     Arguments, result and errors are those of `sharded_layer_norm`, without a bias.
     """
-    return _norm(sharded_rms_norm, x, weight, None, group, eps, True, memory_efficient)
+    return norm(sharded_rms_norm, x, weight, None, group, eps, True, memory_efficient)
 
 
-def _norm(
+def norm(
     function: Callable[..., Tensor],
     x: Tensor,
     weight: Parameter,
@@ -98,20 +100,30 @@ def _norm(
     eps: float,
     rms: bool,
     memory_efficient: MemoryEfficient,
+    rule: dtypes.Rule = "apex",
 ) -> Tensor:
-    """Return the norm of this rank's columns, after checks. function: the public function, which errors name."""
+    """Return the norm of this rank's columns, after checks.
+
+    function: the public function, which errors name. rule: for the output's dtype (`normlab.nn.dtypes`).
+    """
+    if type(x) not in PLAIN and type(x).__name__ == "DTensor":  # known by name, because importing it takes up to 1 s
+        from normlab.distributed import tensors
+
+        return tensors.norm(function, x, weight, bias, group, eps, rms, memory_efficient, rule)
     group = group_or_world(group)
     checked(group, lambda: _check(function, x, weight, bias, eps, memory_efficient))
-    owners = weight, bias
-    shape = (x.shape[-1],)
+    given, owners, shape = x, (weight, bias), (x.shape[-1],)
+    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
+        weight, bias = dtypes.widened(weight), dtypes.widened(bias)
     if any_autocast() and torch.is_autocast_enabled(x.device.type):
-        x, weight, bias = dtypes.autocast(x, shape, weight, bias, "apex")
+        x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
     differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, weight, bias))
     passes = "forward and backward" if differentiated else "forward alone"
     call = Call(function.__name__, (*x.shape[:-1], "*"), (str(x.dtype), f"eps {eps:g}", passes))
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
-    return _ShardedNorm.apply(x, weight, bias, How(x.dtype, shape, eps, rms, memory_efficient), owners, group, call)
+    how = How(x.dtype, shape, eps, rms, memory_efficient)
+    return dtypes.ruled(_ShardedNorm.apply(x, weight, bias, how, owners, group, call), given, rule)
 
 
 def _check(

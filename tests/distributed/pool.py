@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from distributed import batches, cases, failures, noted  # noqa: F401  # once, before the ranks are forked
+from distributed import batches, cases, failures, meshes, noted  # noqa: F401  # once, before the ranks are forked
 
 RANKS = 4
 TIMEOUT = 60  # seconds, of a group's collectives
