@@ -71,6 +71,12 @@ def the_second_program_replaces_a_norm(names, folder, printed):
     assert [type(layer).__module__ for layer in names["model"]][1] == "normlab.nn.modules"
 
 
+@checks("docs/use/distributed.md 1")
+def a_row_on_one_rank_is_normalised(names, folder, printed):
+    want = oracle.layer_norm(names["x"].numpy(), 96).output
+    np.testing.assert_allclose(names["y"].numpy(), want, rtol=1e-4, atol=1e-5)
+
+
 @checks("docs/use/arrays.md 1")
 def recomputed_and_exact_gradients_are_right(names, folder, printed):
     saved = (names["grad_input"], names["grad_weight"], names["grad_bias"])
