@@ -3,32 +3,27 @@
     forward    moments of this rank's columns → one all-gather → merge → output of this rank's columns
     backward   Σ g and Σ g x̂ over this rank's columns → one all-gather → sums → grad_input of this rank's columns
 
-The gradients of weight and bias belong to this rank's columns, so they need no collective. PyTorch's operations compute
-everything, on every device; statistics are float32, or float64 for float64. Each rank sends 2 floats per row and one
-more forward, 2 floats per row backward; RMSNorm half of that.
+The gradients of weight and bias belong to this rank's columns, so they need no collective. Statistics are float32, or
+float64 for float64. Each rank sends 2 floats per row and one more forward, 2 floats per row backward; RMSNorm half of
+that. CUDA tensors run normlab's kernels (`launched`), CPU tensors PyTorch's operations (`vectorised`), which also serve
+float64, the exact mode and compiled code.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from normlab.distributed import launched, vectorised
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
-from normlab.distributed.merging import added, merged, message_of
-from normlab.nn import checks, dtypes, vectorised
-from normlab.nn.formulas import (
-    accumulator,
-    gradient_terms,
-    less_means,
-    normalised_from_input,
-    output_dtype,
-    parameter_gradients,
-    to,
-)
+from normlab.distributed.merging import added, merged
+from normlab.nn import checks, dtypes
 from normlab.nn.private import PLAIN, any_autocast, in_a_graph
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
+from normlab.nn.vectorised import columns_at_risk, keep
 
 Group = dist.ProcessGroup | None
 
@@ -145,21 +140,14 @@ class _ShardedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, weight, bias, how: How, owners, group: dist.ProcessGroup, call: Call) -> Tensor:
         """Return this rank's columns of the output."""
-        wide = accumulator(x.dtype)
-        values, gamma, beta = to(x, wide), to(weight, wide), to(bias, wide)
-        message = message_of(values, (-1,), x.shape[-1], how.rms)
-        count, mean, m2 = merged(gather(message, group, call), how.rms)
+        way: ModuleType = launched if launched.takes(x, how) else vectorised
+        count, mean, m2 = merged(gather(way.message(x, how.rms), group, call), how.rms)
         count = count.clamp(min=1)
         statistics = (*x.shape[:-1], 1)
         invvar = (m2 / count + how.eps).rsqrt().view(statistics)
         mean = None if mean is None else mean.view(statistics)
-        output = normalised_from_input(values, mean, invvar)
-        if gamma is not None:
-            output = output * gamma
-        if beta is not None:
-            output = output + beta
-        output = to(output, output_dtype(x, weight, bias))
-        ctx.group, ctx.call = group, call
+        output = way.output(x, mean, invvar, weight, bias)
+        ctx.group, ctx.call, ctx.way = group, call, way
         ctx.how = _save(ctx, x, output, mean, invvar, count, weight, bias, how, owners)
         return output
 
@@ -167,25 +155,11 @@ class _ShardedNorm(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias, of this rank's columns."""
         refuse_second_derivatives(ctx.call)
-        how, (count, *tensors) = ctx.how, ctx.saved_tensors
-        saved = Saved(*tensors)
-        weight, bias = saved.weight, saved.bias
-        wide = saved._replace(weight=to(weight, count.dtype), bias=to(bias, count.dtype))
-        terms = gradient_terms(grad_output, wide, how)
-        sums = [terms.products.sum(-1).flatten()]
-        if not how.rms:
-            sums.append(terms.mean_of.sum(-1).flatten())
+        count, *tensors = ctx.saved_tensors
+        message, gradients = ctx.way.backward(grad_output, Saved(*tensors), ctx.how)
         call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
-        statistics = len(sums), *grad_output.shape[:-1], 1
-        means = added(gather(torch.cat(sums), ctx.group, call)).view(statistics) / count
-        grad_input = less_means(terms.g, None if how.rms else means[1], means[0], terms.xhat, terms.invvar)
-        grad_weight, grad_bias = parameter_gradients(terms, wide.weight, wide.bias, how.shape)
-        return (
-            to(grad_input, how.dtype),
-            None if weight is None else to(grad_weight, weight.dtype),
-            None if bias is None else to(grad_bias, bias.dtype),
-            *[None] * 4,
-        )
+        sums = added(gather(message, ctx.group, call))
+        return *gradients(sums.view(1 if ctx.how.rms else 2, -1) / count), *[None] * 4
 
 
 def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owners) -> How:
@@ -193,13 +167,13 @@ def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owne
     mode = how.memory_efficient
     columns = values = None
     if mode == "exact":
-        columns = vectorised.columns_at_risk(invvar, output, how.shape, weight, bias, how.eps, owners)
+        columns = columns_at_risk(invvar, output, how.shape, weight, bias, how.eps, owners)
         if not columns.shape[0]:
             columns, mode = None, True
         elif 2 * columns.shape[0] > how.shape[0]:
             columns, mode = None, False
         else:
-            values = vectorised.keep(x, mean, invvar, how.shape, weight, bias, how.eps, columns)
+            values = keep(x, mean, invvar, how.shape, weight, bias, how.eps, columns)
     saved = Saved(output, invvar, weight, bias, columns, values, None)
     if not mode:
         saved = Saved(x, invvar, weight, bias, None, None, mean)

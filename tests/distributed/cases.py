@@ -1,5 +1,7 @@
 """What the tests of `normlab.distributed` run on each rank. Tensors go to the test and back as NumPy arrays."""
 
+from unittest.mock import patch
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -8,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from normlab import nn
 from normlab.distributed import sharded_layer_norm, sharded_rms_norm
+from normlab.host.arrays import HostBackend
 
 
 def cut(values, sizes: tuple[int, ...], rank: int):
@@ -26,6 +29,19 @@ def norm(group, leaves, rms: bool, eps: float, mode):
     if rms:
         return sharded_rms_norm(*leaves[:2], group, eps, memory_efficient=mode)
     return sharded_layer_norm(*leaves, group, eps, memory_efficient=mode)
+
+
+def simulated(group, case, sizes: tuple[int, ...], mode) -> tuple:
+    """`of_case` by normlab's kernels, in the simulator; the names of the kernels that ran are added."""
+    names = []
+
+    def launch(kernel, *rest, **more):
+        names.append(kernel.py_func.__name__)
+        return launched_by(kernel, *rest, **more)
+
+    launched_by = HostBackend.launch
+    with nn.engine("simulator"), patch.object(HostBackend, "launch", staticmethod(launch)):
+        return *of_case(group, case, sizes, mode), names
 
 
 def of_case(group, case, sizes: tuple[int, ...], mode, recomputed: bool = False) -> tuple:

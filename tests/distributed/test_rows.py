@@ -14,6 +14,8 @@ from nn.norms import MODES, at_risk
 from normlab import oracle
 from normlab.distributed.merging import message_of
 from normlab.host.exact import Kept
+from normlab.kernels.backward.split_rows import column_chains
+from normlab.kernels.split import pieces_for, row_chains
 from normlab.oracle.floats import extended
 from normlab.oracle.moments import corrected
 
@@ -37,14 +39,24 @@ def arithmetic(case: Case, sizes: tuple[int, ...]) -> oracle.Arithmetic:
     )
 
 
-def hold_to_bounds(case: Case, sizes: tuple[int, ...], mode, parts: list) -> None:
+def of_kernels(case: Case, sizes: tuple[int, ...]) -> oracle.Arithmetic:
+    """How the kernels compute a case: two passes per piece, Chan's merges of pieces and of ranks."""
+    pieces = max(pieces_for(size, 1) for size in sizes)
+    rows = row_chains(max(sizes))
+    levels = (pieces - 1).bit_length() + (len(sizes) - 1).bit_length()
+    same = {name: getattr(arithmetic(case, sizes), name) for name in ("input", "output", "parameter", "accumulator")}
+    columns = column_chains(len(case.x), max(sizes))
+    return oracle.Arithmetic.of((rows.terms, rows.merges + levels), columns, statistics="merged", **same)
+
+
+def hold_to_bounds(case: Case, sizes: tuple[int, ...], mode, parts: list, how=None) -> None:
     """Assert that what the ranks returned is within the oracle's bounds."""
-    how = arithmetic(case, sizes)
+    how = how or arithmetic(case, sizes)
     kept = Kept(at_risk(case), None) if mode == "exact" else None
     truth = forward_truth(case).output, *backward_truth(case)
     bound = forward_bound(case, how).output, *backward_bound(case, how, mode, kept)
     for name, got, want, limit in zip(RESULTS, cases.joined(parts), truth, bound, strict=True):
-        hold(f"sharded {mode} {name}", got, want, limit)
+        hold(f"sharded {how.statistics} {mode} {name}", got, want, limit)
 
 
 @st.composite
@@ -87,6 +99,21 @@ def test_all_ways_to_shard_agree_within_the_bounds_and_no_bound_is_loose(ranks, 
     assert tightest > 0.01
 
 
+@pytest.mark.parametrize("mode", [False, True])
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize(("sizes", "n1", "dtype"), [
+    ((12, 12), 6, "float32"), ((8, 8, 8), 3, "bfloat16"), ((4104, 4100), 2, "float32"), ((7, 7), 70, "float16"),
+], ids=str)  # fmt: skip
+def test_kernels_in_the_simulator(ranks, sizes, n1, dtype, rms, mode):
+    case = example(dtype, rms, n1, sum(sizes), offset=3.0)
+    parts = ranks(cases.simulated, case, sizes, mode, ranks=len(sizes))
+    for *_, names in parts:
+        assert names[:2] == ["forward_split_pieces", "forward_split_output"]
+        assert names[2:4] == ["backward_split_sums", "backward_split_gradients"]
+        assert set(names[4:]) <= {"backward_few_final_sums", "backward_final_sums"}
+    hold_to_bounds(case, sizes, mode, [part[:-1] for part in parts], of_kernels(case, sizes))
+
+
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_all_ranks_hold_the_same_bits_in_every_run(ranks, count):
     bits = {run for both in ranks(noted.messages, 50, ranks=count) for run in both}
@@ -123,6 +150,11 @@ def test_a_rank_s_own_mean_and_m2_are_corrected():
     known = corrected(extended(x), arithmetic(Case(x, None, None, x, 1e-5, False), (100,)))
     for name, got, right, limit in zip(("mean", "m2"), moments, known[1:3], known[3:], strict=True):
         hold(f"sharded part {name}", got, right[:, 0].astype(np.float64), limit[:, 0].astype(np.float64))
+
+
+def test_a_constant_row_has_no_negative_m2():
+    x = torch.randn(1000, 1, generator=torch.Generator().manual_seed(0)).expand(-1, 100) * 1e3
+    assert (message_of(x, (-1,), 100)[1001:] >= 0).all()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,62 @@
+"""A rank's part of a sharded norm by PyTorch's operations: every device and dtype, compiled code, the exact mode.
+
+`launched` does the same by normlab's kernels.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from normlab.distributed.merging import message_of
+from normlab.nn.formulas import (
+    accumulator,
+    gradient_terms,
+    less_means,
+    normalised_from_input,
+    output_dtype,
+    parameter_gradients,
+    to,
+)
+from normlab.nn.shapes import Gradients, How, Parameter, Saved, Statistic
+
+
+def message(x: Tensor, rms: bool) -> Tensor:
+    """Return this rank's message for the forward: the moments of its columns."""
+    return message_of(to(x, accumulator(x.dtype)), (-1,), x.shape[-1], rms)
+
+
+def output(x: Tensor, mean: Statistic, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
+    """Return this rank's columns of the output. mean, invvar: (*leading, 1)."""
+    found = normalised_from_input(to(x, invvar.dtype), mean, invvar)
+    if weight is not None:
+        found = found * to(weight, invvar.dtype)
+    if bias is not None:
+        found = found + to(bias, invvar.dtype)
+    return to(found, output_dtype(x, weight, bias))
+
+
+def backward(grad_output: Tensor, saved: Saved, how: How) -> tuple[Tensor, Callable[[Tensor], Gradients]]:
+    """Return this rank's message for the backward, and the function from all ranks' means to the gradients.
+
+    The message has Σ g x̂ of each row and, for LayerNorm, then Σ g of each row. The function takes means of the same
+    layout, (1 or 2, rows).
+    """
+    weight, bias, wide = saved.weight, saved.bias, saved.invvar.dtype
+    widened = saved._replace(weight=to(weight, wide), bias=to(bias, wide))
+    terms = gradient_terms(grad_output, widened, how)
+    sums = [terms.products.sum(-1).flatten()]
+    if not how.rms:
+        sums.append(terms.mean_of.sum(-1).flatten())
+
+    def gradients(means: Tensor) -> Gradients:
+        of_products, *of_g = means.view(len(sums), *grad_output.shape[:-1], 1)
+        grad_input = less_means(terms.g, of_g[0] if of_g else None, of_products, terms.xhat, terms.invvar)
+        grad_weight, grad_bias = parameter_gradients(terms, widened.weight, widened.bias, how.shape)
+        return (
+            to(grad_input, how.dtype),
+            None if weight is None else to(grad_weight, weight.dtype),
+            None if bias is None else to(grad_bias, bias.dtype),
+        )
+
+    return torch.cat(sums), gradients
