@@ -4,26 +4,25 @@
     backward   Σ dy and Σ dy x̂ of each channel → one all-gather → sums → grad_input
 
 Ranks may have different numbers of samples, also none. As in torch.nn, the gradients of weight and bias are those of
-this rank's samples, and DistributedDataParallel adds them up. PyTorch's operations compute everything, on every device;
-each rank sends 2 floats per channel and one more forward, 2 floats per channel backward.
+this rank's samples, and DistributedDataParallel adds them up. Each rank sends 2 floats per channel and one more
+forward, 2 floats per channel backward. CUDA tensors run normlab's kernels (`channels_launched`), CPU tensors PyTorch's
+operations (`channels_vectorised`), which also serve empty batches and compiled code.
 """
 
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from normlab.distributed import channels_launched, channels_vectorised
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
-from normlab.distributed.merging import added, merged, message_of
+from normlab.distributed.merging import added, merged
 from normlab.nn import checks
-from normlab.nn.family import vectorised
 from normlab.nn.family.modules import _BatchNorm
-from normlab.nn.family.norms import Norm
-from normlab.nn.formulas import accumulator, less_means, to
+from normlab.nn.formulas import to
 from normlab.nn.shapes import Parameter
-
-BATCH = Norm("batch", None, True)
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -137,46 +136,34 @@ class _SyncBatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, weight, bias, eps: float, group: dist.ProcessGroup, call: Call) -> tuple[Tensor, ...]:
         """Return the output in x's shape; mean and m2 (C,); size (1,), the number of values of a channel."""
-        x = BATCH.laid(x)
-        wide = accumulator(x.dtype)
-        values = BATCH.split(x.to(wide))
-        message = message_of(values, BATCH.over(values), x.numel() // max(1, x.shape[1]))
-        size, mean, m2 = merged(gather(message, group, call), False)
+        way: ModuleType = channels_launched if channels_launched.takes(x) else channels_vectorised
+        x = channels_vectorised.BATCH.laid(x)
+        size, mean, m2 = merged(gather(way.message(x), group, call), False)
         assert mean is not None
         invvar = (m2 / size.clamp(min=1) + eps).rsqrt()
-        output = vectorised.normalised(values, mean, invvar)
-        if weight is not None:
-            output = output * vectorised.along(weight, values)
-        if bias is not None:
-            output = output + vectorised.along(bias, values)
+        output = way.output(x, mean, invvar, weight, bias)
         ctx.mark_non_differentiable(mean, m2, size)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, mean, invvar, size.clamp(min=1), weight, bias)
-        ctx.group, ctx.call = group, call
-        return output.reshape(x.shape).to(x.dtype), mean, m2, size
+        ctx.group, ctx.call, ctx.way = group, call, way
+        return output, mean, m2, size
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias, of this rank's samples."""
         refuse_second_derivatives(ctx.call)
         x, mean, invvar, size, weight, bias = ctx.saved_tensors
-        wide, channels = invvar.dtype, x.shape[1]
-        values = BATCH.split(x.to(wide))
-        dy = torch.zeros_like(x) if grad_output is None else vectorised.lying_as(x, grad_output)
-        dy = BATCH.split(dy.to(wide))
-        xhat = vectorised.normalised(values, mean, invvar)
-        over = BATCH.over(values)
-        own = torch.cat(((dy * xhat).sum(over).flatten(), dy.sum(over).flatten()))
+        if grad_output is None:
+            grad_output = torch.zeros_like(x)
+        own = ctx.way.sums(grad_output, x, mean, invvar)
         call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
-        means = added(gather(own, ctx.group, call)).view(2, channels) / size
-        g = dy
+        means = added(gather(own, ctx.group, call)).view(2, -1) / size
         if weight is not None:
-            g, means = dy * vectorised.along(weight, values), means * weight.to(wide)
-        product_mean, mean_of = (vectorised.column(one, values) for one in means)
-        grad_input = less_means(g, mean_of, product_mean, xhat, vectorised.column(invvar, values))
-        grad_weight, grad_bias = own.view(2, channels)
+            means = means * weight.to(means.dtype)
+        grad_input = ctx.way.grad_input(grad_output, x, mean, invvar, weight, *means)
+        grad_weight, grad_bias = own.view(2, -1)
         return (
-            grad_input.reshape(x.shape).to(x.dtype),
+            grad_input,
             None if weight is None else to(grad_weight, weight.dtype),
             None if bias is None else to(grad_bias, bias.dtype),
             *[None] * 3,

@@ -35,7 +35,7 @@ def message_of(values: Tensor, dims: tuple[int, ...], count: int, rms: bool = Fa
     deviation = values - mean
     shift = deviation.sum(dims, keepdim=True) / max(1, count)
     m2 = deviation.square().sum(dims, keepdim=True) - count * shift.square()
-    return torch.cat((held, (mean + shift).flatten(), m2.clamp(min=0).flatten()))
+    return torch.cat((held, (mean + shift).flatten(), m2.flatten()))
 
 
 def merged(messages: Tensor, rms: bool) -> Merged:

@@ -195,7 +195,7 @@ def sharded(x: ExtendedArray, variance: ExtendedArray, arithmetic: Arithmetic) -
 def corrected(x: ExtendedArray, arithmetic: Arithmetic) -> Known:
     """Return mean and m2 of a shard (rows, n), each (rows, 1), with bounds for two passes and their correction.
 
-        m = Σx/n,   c = Σ(x - m)/n,   mean = m + c,   m2 = max(0, Σ(x - m)² - n c²)
+        m = Σx/n,   c = Σ(x - m)/n,   mean = m + c,   m2 = Σ(x - m)² - n c²
     Chan, Golub and LeVeque 1983, section 3. Let m̂ be the mean that the kernel holds, |m̂ - mean| <= d as in `two_pass`,
     and e = |x - m̂|, so mean e <= mean|x - mean| + d =: a. Then c is mean - m̂ exactly, and with D additions
         |c^ - c| <= γ_{D+3} a + η =: f,   |mean^ - mean| <= f + u (|mean| + f)

@@ -31,8 +31,8 @@ def norm(group, leaves, rms: bool, eps: float, mode):
     return sharded_layer_norm(*leaves, group, eps, memory_efficient=mode)
 
 
-def simulated(group, case, sizes: tuple[int, ...], mode) -> tuple:
-    """`of_case` by normlab's kernels, in the simulator; the names of the kernels that ran are added."""
+def by_kernels(function, *given) -> tuple:
+    """What a function returns by normlab's kernels, in the simulator, and the names of the kernels that ran."""
     names = []
 
     def launch(kernel, *rest, **more):
@@ -41,7 +41,12 @@ def simulated(group, case, sizes: tuple[int, ...], mode) -> tuple:
 
     launched_by = HostBackend.launch
     with nn.engine("simulator"), patch.object(HostBackend, "launch", staticmethod(launch)):
-        return *of_case(group, case, sizes, mode), names
+        return *function(*given), names
+
+
+def simulated(group, *given) -> tuple:
+    """`of_case` by normlab's kernels."""
+    return by_kernels(of_case, group, *given)
 
 
 def of_case(group, case, sizes: tuple[int, ...], mode, recomputed: bool = False) -> tuple:

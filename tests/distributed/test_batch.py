@@ -10,6 +10,7 @@ from examine import hold
 
 from normlab import nn, oracle
 from normlab.distributed import SyncBatchNorm
+from normlab.host import family as host_family
 from normlab.oracle import family, family_bounds, running
 
 WAYS = [(5, 5), (1, 9), (0, 10), (10, 0), (4, 0, 6), (3, 1, 2, 4)]
@@ -43,26 +44,39 @@ def batch(dtype: str, shape, offset=0.0, affine=True) -> tuple:
     return x, weight, bias, grad, before
 
 
-def hold_to_bounds(given: tuple, sizes: tuple[int, ...], parts: list) -> None:
+def of_kernels(given: tuple, sizes: tuple[int, ...], last: bool) -> oracle.Arithmetic:
+    """How the kernels compute: two passes per piece, Chan's merges of pieces and of ranks; see `host.family.chains`."""
+    x, *_, before = given
+    mine = x[: max(sizes)]
+    mine = np.moveaxis(np.ascontiguousarray(np.moveaxis(mine, 1, -1)), -1, 1) if last else np.ascontiguousarray(mine)
+    rows, columns = host_family.chains("batch", mine)
+    levels = (len(sizes) - 1).bit_length()
+    fields = ("input", "output", "parameter", "accumulator")
+    same = {name: getattr(arithmetic(x, sizes, before[0].dtype.name), name) for name in fields}
+    longest = (rows.terms, rows.merges + levels + 2), (columns.terms, columns.merges + levels)  # 2: m2 of the variance
+    return oracle.Arithmetic.of(*longest, statistics="merged", **same)
+
+
+def hold_to_bounds(given: tuple, sizes: tuple[int, ...], parts: list, how=None) -> None:
     """Assert that the ranks' results are within the oracle's bounds, and their running statistics equal."""
     x, weight, bias, grad, before = given
-    how = arithmetic(x, sizes, before[0].dtype.name)
+    how = how or arithmetic(x, sizes, before[0].dtype.name)
     sets, affine = family.batch_sets(x.shape), (weight, bias, 1e-5)
     errors = family_bounds.family_norm_bound(x, sets, *affine, how)
     want = family.family_norm(x, sets, *affine), family.family_norm_backward(grad, x, sets, *affine)
     limits = family_bounds.family_norm_backward_bound(grad, x, sets, *affine, how, errors)
     limits = family_bounds.stored(limits, want[1], how.parameter)
     output, grad_input, *sums, mean, var = zip(*parts, strict=True)
-    hold("sync output", np.concatenate(output), want[0].output, errors.output)
-    hold("sync grad_input", np.concatenate(grad_input), want[1].grad_input, limits.grad_input)
+    hold(f"sync {how.statistics} output", np.concatenate(output), want[0].output, errors.output)
+    hold(f"sync {how.statistics} grad_input", np.concatenate(grad_input), want[1].grad_input, limits.grad_input)
     for name, ranks_sums, right, limit in zip(("weight", "bias"), sums, want[1][1:], limits[1:], strict=True):
         got = None if ranks_sums[0] is None else np.sum(ranks_sums, axis=0, dtype=ranks_sums[0].dtype)
-        hold(f"sync grad_{name}", got, right, limit)
+        hold(f"sync {how.statistics} grad_{name}", got, right, limit)
     after = x, sets, *before, 0.1
     right = running.running_statistics(*after)
     limit = running.running_statistics_bound(*after, how, before[0].dtype.name)
-    hold("sync running mean", mean[0], right.mean, limit.mean)
-    hold("sync running var", var[0], right.var, limit.var)
+    hold(f"sync {how.statistics} running mean", mean[0], right.mean, limit.mean)
+    hold(f"sync {how.statistics} running var", var[0], right.var, limit.var)
     for ranks_running in (mean, var):
         assert len({one.tobytes() for one in ranks_running}) == 1
 
@@ -79,6 +93,21 @@ def test_every_way_to_share_a_batch_gives_the_whole_batch_s_results(ranks, sizes
 def test_means_far_from_0_and_no_parameters(ranks, sizes):
     given = batch("float32", (10, 3, 40), offset=1e4, affine=False)
     hold_to_bounds(given, sizes, ranks(batches.of_batch, *given, sizes, ranks=len(sizes)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(("shape", "sizes", "last"), [
+    ((10, 6), (5, 5), False), ((4, 3, 2, 5), (2, 2), False), ((4, 3, 2, 5), (2, 2), True),
+    ((3, 8, 3, 3), (1, 1, 1), True), ((2, 4), (1, 1), False), ((4, 2, 40, 40), (2, 2), False),
+], ids=str)  # fmt: skip
+def test_kernels_in_the_simulator(ranks, shape, sizes, last, dtype):
+    given = batch(dtype, shape, offset=2.0)
+    parts = ranks(batches.simulated, *given, sizes, last, ranks=len(sizes))
+    for *_, names in parts:
+        assert "family_merge_moments" in names
+        assert "family_merge_sums" in names
+        assert len(names) == 6
+    hold_to_bounds(given, sizes, [part[:-1] for part in parts], of_kernels(given, sizes, last))
 
 
 def test_two_floats_per_channel_and_one_collective_per_pass_and_none_in_evaluation(ranks):

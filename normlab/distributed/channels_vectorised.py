@@ -1,0 +1,51 @@
+"""A rank's part of a batch norm by PyTorch's operations: every device, empty batches, compiled code.
+
+`channels_launched` does the same by normlab's kernels. x: (N, C, *spatial), in the layout of `Norm.laid`.
+"""
+
+import torch
+from torch import Tensor
+
+from normlab.distributed.merging import message_of
+from normlab.nn.family.norms import Norm
+from normlab.nn.family.vectorised import along, column, lying_as, normalised
+from normlab.nn.formulas import accumulator, less_means
+from normlab.nn.shapes import Parameter
+
+BATCH = Norm("batch", None, True)
+
+
+def message(x: Tensor) -> Tensor:
+    """Return this rank's message for the forward: the moments of its channels."""
+    values = BATCH.split(x.to(accumulator(x.dtype)))
+    return message_of(values, BATCH.over(values), x.numel() // max(1, x.shape[1]))
+
+
+def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
+    """Return this rank's samples of the output. mean, invvar: (C,)."""
+    values = BATCH.split(x.to(invvar.dtype))
+    found = normalised(values, mean, invvar)
+    if weight is not None:
+        found = found * along(weight, values)
+    if bias is not None:
+        found = found + along(bias, values)
+    return found.reshape(x.shape).to(x.dtype)
+
+
+def sums(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
+    """Return this rank's message for the backward: Σ dy x̂ of each channel, then Σ dy; (2 C,)."""
+    values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, lying_as(x, grad_output)))
+    over = BATCH.over(values)
+    xhat = normalised(values, mean, invvar)
+    return torch.cat(((dy * xhat).sum(over).flatten(), dy.sum(over).flatten()))
+
+
+def grad_input(
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_gx: Tensor, mean_g: Tensor
+) -> Tensor:
+    """Return this rank's samples of the gradient of x. mean_gx, mean_g: (C,), over all ranks' samples."""
+    values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, lying_as(x, grad_output)))
+    g = dy if weight is None else dy * along(weight, values)
+    means = column(mean_g, values), column(mean_gx, values)
+    found = less_means(g, *means, normalised(values, mean, invvar), column(invvar, values))
+    return found.reshape(x.shape).to(x.dtype)
