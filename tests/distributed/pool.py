@@ -24,7 +24,7 @@ from distributed import batches, cases, failures, meshes, noted  # noqa: F401  #
 
 RANKS = 4
 TIMEOUT = 60  # seconds, of a group's collectives
-QUICK = 5  # seconds, of a group whose ranks are meant to wait in vain
+QUICK = 4  # seconds, of a group whose ranks are meant to wait in vain
 
 
 class Ranks:

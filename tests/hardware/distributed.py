@@ -7,9 +7,10 @@ A forward and a backward with NCCL, one GPU per rank. Without a GPU: gloo and th
   x and the output's gradient by hand, with PyTorch's norm of whole rows between.
 - SyncBatchNorm beside torch.nn's at the shapes of the norm family, as float32 and bfloat16 with channels last.
 
-Each time is the median of ROUNDS calls of all ranks together, the slowest rank's of each call. Bytes are what this rank
-hands to c10d's collectives, and what it receives of the other ranks. Before it is timed, each contender's output and
-gradient of x are compared with float64's; a wrong one is printed as such, and not timed.
+Each time is the median of ROUNDS calls of all ranks together, the slowest rank's of each call: on an idle GPU, which
+waits for the host, and with a head start for the host, which leaves the GPU's own time. Bytes are what this rank hands
+to c10d's collectives as far as a dispatch mode sees them, and what it receives of the other ranks. Before it is timed,
+each contender's output and gradient of x are compared with float64's; a wrong one is printed as such, and not timed.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from normlab.measure.provenance import provenance
 
 ROWS, COLUMNS = 4096, 8192
 ROUNDS, WARM_UP = 30, 5
+HEAD_START = 8_000_000  # GPU clocks, about 4 ms: longer than the host takes to queue any contender's call
 SENDING = (
     "all_gather",
     "allgather",
@@ -82,29 +84,47 @@ def counted(call: Callable[[], Any]) -> Bytes:
     return found
 
 
-def timed(call: Callable[[], Any], device: torch.device) -> float:
-    """Return the seconds of a call: the median over rounds of the slowest rank's time."""
+def timed(call: Callable[[], Any], device: torch.device) -> dict[str, float]:
+    """Return the microseconds of a call: the median over rounds of the slowest rank's time.
+
+    "us": the GPU is idle at first, and waits for the host. "device_us": the host has HEAD_START to queue the call.
+    """
     for _ in range(WARM_UP):
         call()
+    if device.type == "cuda":
+        return {"us": slowest(events(call, 0), device), "device_us": slowest(events(call, HEAD_START), device)}
     samples = []
     for _ in range(ROUNDS):
-        if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            dist.barrier()
-            begin.record()
-            call()
-            end.record()
-            torch.cuda.synchronize()
-            samples.append(1e-3 * begin.elapsed_time(end))
-        else:
-            dist.barrier()
-            began = time.perf_counter()
-            call()
-            samples.append(time.perf_counter() - began)
+        dist.barrier()
+        began = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - began)
+    return {"us": slowest(samples, device)}
+
+
+def events(call: Callable[[], Any], head_start: int) -> list[float]:
+    """Return the seconds of ROUNDS calls between two events, each after so many clocks in which the GPU only waits."""
+    samples = []
+    for _ in range(ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        if head_start:
+            torch.cuda._sleep(head_start)
+        begin.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        samples.append(1e-3 * begin.elapsed_time(end))
+    return samples
+
+
+def slowest(samples: list[float], device: torch.device) -> float:
+    """Return the median, in microseconds, of the slowest rank's seconds in each round."""
     every = torch.tensor(samples, dtype=torch.float64, device=device)
     dist.all_reduce(every, dist.ReduceOp.MAX)
-    return statistics.median(every.tolist())
+    return round(1e6 * statistics.median(every.tolist()), 1)
 
 
 class Rows:
@@ -215,7 +235,7 @@ def measured(name: str, call: Callable, x: torch.Tensor, want: tuple, limit: flo
     dist.all_reduce(wrong)
     if wrong.item():
         return result | {"error": error or "wrong on another rank"}
-    result["us"] = round(1e6 * timed(call, device), 1)
+    result |= timed(call, device)
     if "compiled" not in name:  # a dispatch mode would make Dynamo give up
         bytes_of = counted(call)
         result |= {"collectives": bytes_of.calls, "sent": bytes_of.sent, "received": bytes_of.received}
@@ -269,6 +289,8 @@ def show(row: dict) -> None:
     if dist.get_rank() == 0:
         shape = " x ".join(map(str, row["shape"]))
         said = row.get("error") or f"{row['us']:10.1f} us"
+        if "device_us" in row:
+            said += f", {row['device_us']:8.1f} us with a head start for the host"
         if "sent" in row:
             said += f", {row['collectives']} collectives, {row['sent']:,} bytes sent, {row['received']:,} received"
         print(f"{row['norm']:30} {shape:20} {row['dtype']:9} {row['contender']:24} {said}", flush=True)
