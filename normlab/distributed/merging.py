@@ -46,13 +46,21 @@ def merged(messages: Tensor, rms: bool) -> Merged:
     sets = moments.shape[1] // 2
     mean, m2 = moments[:, :sets], moments[:, sets:]
     while len(count) > 1:
-        even = len(count) // 2 * 2
-        left, right = ((count[i:even:2], mean[i:even:2], m2[i:even:2]) for i in (0, 1))
+        left, right = zip(*(_neighbours(one) for one in (count, mean, m2)), strict=True)
         pairs = chan_merge(*left, *right)
-        count, mean, m2 = (
-            torch.cat((pair, rest[even:])) for pair, rest in zip(pairs, (count, mean, m2), strict=True)
-        )  # an odd rank out goes to the next level as it is
+        count, mean, m2 = (_with_odd_one(pair, one) for pair, one in zip(pairs, (count, mean, m2), strict=True))
     return Merged(count[0], mean[0], m2[0])
+
+
+def _neighbours(parts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first and the second part of each pair."""
+    even = len(parts) // 2 * 2
+    return parts[0:even:2], parts[1:even:2]
+
+
+def _with_odd_one(pairs: Tensor, parts: Tensor) -> Tensor:
+    """Return the merged pairs and, as it is, a last part that has no neighbour."""
+    return torch.cat((pairs, parts[-1:])) if len(parts) % 2 else pairs
 
 
 def chan_merge(
@@ -68,6 +76,6 @@ def chan_merge(
 def added(parts: Tensor) -> Tensor:
     """Return the sum over ranks, (1, n), of parts (ranks, n), in the same order as `merged`."""
     while len(parts) > 1:
-        even = len(parts) // 2 * 2
-        parts = torch.cat((parts[0:even:2] + parts[1:even:2], parts[even:]))
+        first, second = _neighbours(parts)
+        parts = _with_odd_one(first + second, parts)
     return parts
