@@ -45,6 +45,8 @@ class Board:
         self.patience = timedelta(seconds=min(PATIENCE, self.timeout.total_seconds() / 4))
         self.rank, self.names = dist.get_rank(group), dist.get_process_group_ranks(group)
         self.number = 0
+        # A process that destroys its groups and makes them anew may find the old groups' words in the same store.
+        self.made = 0 if self.store is None else self.store.add(f"normlab/boards/{self.rank}", 1)
         self.seen: set[Hashable] = set()
         self.written: list[str] = []
 
@@ -90,7 +92,7 @@ class Board:
         self._write(f"{STOPPED}{type(error).__name__}: {error}")
 
     def _key(self, rank: int) -> str:
-        return f"normlab/{self.number}/{rank}"
+        return f"normlab/{self.made}/{self.number}/{rank}"
 
     def _write(self, text: str) -> None:
         """Write this rank's words for the current call, once."""

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from normlab.distributed import sharded_layer_norm, sharded_rms_norm
+from normlab.distributed.board import Board
 
 
 def told(function, *args, **more) -> tuple[str, str, float]:
@@ -66,6 +67,15 @@ def slow(group) -> tuple:
     if dist.get_rank(group) == dist.get_world_size(group) - 1:
         time.sleep(1.8)
     return told(sharded_layer_norm, torch.ones(4, 3), None, None, group)
+
+
+def made_anew(group) -> list:
+    """Two boards of one store, as of a group that is destroyed and made anew; rank 0 is late at the second."""
+    first, second = Board(group), Board(group)
+    found = [told(first.agree, "call", lambda: "the old group's words")]
+    if dist.get_rank(group) == 0:
+        time.sleep(0.3)
+    return [*found, told(second.agree, "call", lambda: "the new group's words")]
 
 
 def outsider(group) -> tuple[str, str, float]:

@@ -67,6 +67,11 @@ def test_a_slow_rank_is_waited_for(ranks):
     assert [kind for kind, *_ in ranks(failures.slow, ranks=3, fresh=TIMEOUT)] == [""] * 3
 
 
+def test_words_of_an_earlier_group_in_the_same_store_are_not_read(ranks):
+    for first, second in ranks(failures.made_anew, ranks=3, fresh=TIMEOUT):
+        assert (first[:2], second[:2]) == (("", ""), ("", ""))
+
+
 def test_a_rank_outside_the_group_and_a_process_without_groups_are_told_so(ranks):
     kind, text, _ = ranks(failures.outsider)[0]
     assert (kind, text) == ("ValueError", "rank 0 is not in the process group that a norm was given")
