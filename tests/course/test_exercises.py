@@ -46,7 +46,7 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, tmp_
     file = tmp_path / "wrong.py"
     file.write_text(given.source)
     arguments = given.number, given.source, str(file)
-    result = grading.check(*arguments, hidden=OTHER_SEED, limits=Limits(seconds=1.0))
+    result = grading.check(*arguments, hidden=OTHER_SEED, limits=Limits(seconds=2.0))
     assert result.failure is not None
     told = "\n".join([result.failure.headline, *result.failure.details])
     assert not (result.parts["right"] and result.parts["budgets"])
@@ -55,7 +55,7 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, tmp_
     assert result.failure.line or given.kind in ("lines", "removed"), told
     if result.hidden_failure is None:  # it failed before the other seed's inputs came
         monkeypatch.setattr(grading, "TRIES", 0)  # the smallest input has been found once
-        again = grading.check(*arguments, seed=OTHER_SEED.seed, limits=Limits(seconds=1.0))
+        again = grading.check(*arguments, seed=OTHER_SEED.seed, limits=Limits(seconds=2.0))
         assert again.points < again.possible
         assert again.failure.line or given.kind in ("lines", "removed")
 

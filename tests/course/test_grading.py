@@ -163,12 +163,12 @@ def test_why_there_is_no_picture():
 
 
 def test_hidden_checks_have_points_of_their_own(tmp_path):
-    small = SOLVED["22"].replace("# Your lines.", "n = min(n, 1030)")  # beyond what the exercise draws
+    small = SOLVED["22"].replace("# Your lines.", "n = min(n, 5030)")  # beyond what the exercise draws
     assert graded("22", small).points == 8
-    extra = hidden(tmp_path, 'seed = 5\n[vector_copy]\ncases = [{n = 1040, kind = "normal"}]\n')
+    extra = hidden(tmp_path, 'seed = 5\n[vector_copy]\ncases = [{n = 5040, kind = "normal"}]\n')
     result = graded("22", small, hidden=extra)
     assert (result.parts, result.failure) == ({"right": 6, "budgets": 2, "hidden": 0}, None)
-    assert result.hidden_failure.headline.startswith("y[1030]: expected ")
+    assert result.hidden_failure.headline.startswith("y[5030]: expected ")
     assert graded("22", SOLVED["22"], hidden=extra).points == 10
     assert graded("21", SOLVED["21"], hidden=extra).parts["hidden"] == 2
 
