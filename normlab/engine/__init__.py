@@ -31,6 +31,7 @@ from normlab.engine.device.dependent import grid_dependency_sync, launch_depende
 from normlab.engine.device.grid import grid_sync
 from normlab.engine.device.intrinsics import cast, flat, load, store
 from normlab.engine.device.reciprocals import reciprocal, reciprocal_of_normal
+from normlab.engine.device.shifts import cut_into, load_words_if, shift_of, widen_into
 from normlab.engine.device.teams import team_sync
 from normlab.engine.device.vectors import (
     load_bits_into,
@@ -74,6 +75,7 @@ __all__ = [
     "compute_capability",
     "copy_async",
     "cuda",
+    "cut_into",
     "device_empty",
     "device_of",
     "device_zeros",
@@ -92,6 +94,7 @@ __all__ = [
     "load_vector",
     "load_vector_evict_last",
     "load_vector_into",
+    "load_words_if",
     "multiprocessors",
     "numba_array",
     "occupancy",
@@ -100,6 +103,7 @@ __all__ = [
     "reciprocal_of_normal",
     "resident_clusters",
     "resources",
+    "shift_of",
     "store",
     "store_to_block",
     "store_vector",
@@ -114,4 +118,5 @@ __all__ = [
     "use_gpu",
     "using",
     "wait_copies",
+    "widen_into",
 ]

@@ -11,7 +11,7 @@ This is the merge of two groups by Chan, Golub and LeVeque (1983), for all group
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda
+from normlab.engine import cast, cuda, uint32
 from normlab.stages.row_group import collector, gatherer
 from normlab.stages.vector import ThreadMap
 from normlab.stages.warp import lane_index
@@ -36,8 +36,9 @@ def group_size(thread_map: ThreadMap, blocks: int) -> Any:
         if blocks > 1:  # each block has a slice of the row, each warp a part of every span of it
             first += member // warps * columns
         left = max(n2 - first, 0)  # 0: the row ends before this warp's first column
-        # Each merging lane asks for several members, so the number of full vectors is a division, not a loop.
-        turns = min(left // span, vectors)
+        # Each merging lane asks for several members, so the number of full vectors is a division, not a loop. Of 32
+        # bits: one of 64 takes as many instructions as a vector's whole arithmetic.
+        turns = min(uint32(left) // uint32(span), uint32(vectors))
         return min(turns * stretch + min(left - turns * span, stretch), vectors * stretch)
 
     return size

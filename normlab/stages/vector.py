@@ -79,6 +79,11 @@ def widest(n2: int, *arrays: Any) -> int:
     return width
 
 
+def shifts_alike(width: int, *arrays: Any) -> bool:
+    """Return True if all arrays begin equally many elements behind a multiple of `width` elements."""
+    return len({_address(array) // array.dtype.itemsize % width for array in arrays}) == 1
+
+
 def _address(array: Any) -> int:
     """Return the address of an array's first element, on the device or in host memory."""
     # an array on the device has no `ctypes`

@@ -10,14 +10,17 @@ to 0.04 of that (`engine.device.caching`); a kernel without statistics would gai
 nothing from 4096 on.
 Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:
 persistent blocks (0.93), x read again instead of held in registers (0.98).
+Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
+by whole vectors all the same.
 Next: rows that no block can hold.
 """
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, store
+from normlab.engine import accumulator, cast, cuda, int32, store
 from normlab.kernels.forward import layouts, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
@@ -28,20 +31,46 @@ from normlab.kernels.step import ForwardStep
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.output import row_writer
 from normlab.stages.row_group import leave
-from normlab.stages.vector import row_loader, widest
+from normlab.stages.shifted import past_end_filler, shifted_row_loader, shifted_row_writer
+from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
 GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
 @cache
+def phases(layout: RegisterLayout, dtype):
+    """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
+    shifted = layout.shifted
+    if shifted is not None:
+        stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
+        return *stages, layout.thread_map.vectors * shifted.input_words
+    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype)
+
+    @cuda.jit(device=True)
+    def load_row(values, words, x, row, first):
+        load_aligned(values, x, row, first)
+
+    @cuda.jit(device=True)
+    def fill_past_end(values, left, value):
+        """Do nothing: an aligned row ends between two vectors."""
+
+    @cuda.jit(device=True)
+    def write_row(values, words, x, output, index, weight, bias, center, scale):
+        write_aligned(values, output, index, weight, bias, center, scale)
+
+    return load_row, fill_past_end, write_row, 1
+
+
+@cache
 def build(dtype, layout: RegisterLayout):
     """Return the kernel for an accumulator dtype and a layout."""
-    thread_map, rows, resident = layout
+    thread_map, rows, resident, shifted = layout
     vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
-    load_row, size, merge = row_loader(thread_map), group_size(thread_map, 1), group_merger(thread_map, 1)
-    write_row, sum_of_lanes = row_writer(thread_map, dtype), lanes_sum(thread_map.lanes)
+    size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
+    load_row, fill_past_end, write_row, words_held = phases(layout, dtype)
+    anywhere = shifted is not None
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
@@ -49,6 +78,7 @@ def build(dtype, layout: RegisterLayout):
         # The exchange buffer is (phases, rows, sums, warps). One phase: the block takes no further rows.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
+        words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
         n2 = x.shape[1]
         group = cuda.threadIdx.y
         warp = cuda.threadIdx.x >> 5
@@ -60,7 +90,7 @@ def build(dtype, layout: RegisterLayout):
         for k in range(elements):
             values[k] = cast(0, exchange)
         if live:
-            load_row(values, x, row, first)
+            load_row(values, words, x, row, first)
 
         # First pass, over registers: the mean and then the squares of this warp's own values.
         center = cast(0, exchange)
@@ -70,9 +100,11 @@ def build(dtype, layout: RegisterLayout):
                 total += values[k]
             total = sum_of_lanes(total)
             center = total / cast(max(size(n2, warp), 1), exchange)  # the warp's mean; max: it may have no values
+            fill_past_end(values, int32(n2 - first), center)  # a deviation of 0 past the end
         square_sum = cast(0, exchange)
         for v in range(vectors):
-            if mean is None or whole or first + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
+            # RMSNorm: a 0 past the end adds nothing
+            if mean is None or whole or anywhere or first + v * span < n2:
                 for k in range(width):
                     deviation = values[v * width + k] - center
                     square_sum += deviation * deviation
@@ -90,7 +122,7 @@ def build(dtype, layout: RegisterLayout):
         # Second pass, over registers: normalise and store.
         if live:
             # Parameters come from L1 or L2. Loading them before the exchange was no faster.
-            write_row(values, output, (row, first), weight, bias, center, scale)
+            write_row(values, words, x, output, (row, first), weight, bias, center, scale)
 
             # Epilogue: one thread per row stores the statistics.
             if cuda.threadIdx.x == 0:
@@ -107,7 +139,13 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
     itemsize = max(problem.x.dtype.itemsize, problem.output.dtype.itemsize)
-    chosen = layouts.rows_for(n2, widest(n2, *problem.matrices), itemsize, problem.mean is None)
+    width, rms = widest(n2, *problem.matrices), problem.mean is None
+    chosen = None
+    if 2 * width < BYTES // itemsize:  # vectors of half the width are as fast as shifted rows
+        sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
+        alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
+        chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
+    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms)
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout = chosen.layout
@@ -132,6 +170,10 @@ def _chains(n2: int) -> Chains:
         for itemsize, rms in TABLES
         for width in (1, 2, 4, 16 // itemsize)
         if n2 % width == 0
+    ]
+    found += [
+        layouts.shifted_rows_for(n2, input_bytes, output_bytes, True, rms)
+        for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))

@@ -1,0 +1,164 @@
+"""Rows that begin in the middle of a vector: what a thread loads of them, what is stored of them and beside them."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from examine import examine_forward, forward
+from kernels.test_invariance import random_case, shifted
+
+from normlab.engine import cuda, float32, int32, launch, using
+from normlab.host.checks import step_of
+from normlab.kernels import Device, Problem
+from normlab.kernels.forward import layouts
+from normlab.sim import sanitize, trace
+from normlab.stages.shifted import ShiftedMap, shifted_row_loader
+from normlab.stages.vector import map_threads, shifts_alike
+
+BFLOAT16 = ml_dtypes.bfloat16
+STEP = step_of("forward", "one_barrier")
+TYPES = [(BFLOAT16, BFLOAT16), (np.float16, np.float16), (np.float32, np.float32), (BFLOAT16, np.float32)]
+TYPES += [(np.float32, np.float16)]
+
+
+def shifted_map(n2: int, threads: int, dtype) -> ShiftedMap:
+    itemsize = np.dtype(dtype).itemsize
+    width = 16 // itemsize
+    thread_map = map_threads(-(-(n2 + width - 1) // width) * width, width, threads)._replace(whole=False)
+    return ShiftedMap(thread_map, max(0, n2 - 2 * width) // thread_map.span, itemsize, itemsize, True)
+
+
+@pytest.mark.parametrize("dtype", [BFLOAT16, np.float16, np.float32])
+@pytest.mark.parametrize(("n2", "threads"), [(135, 4), (131, 16), (259, 32), (67, 32)])
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_a_thread_has_the_columns_of_an_aligned_row_wherever_the_row_lies(dtype, n2, threads, offset):
+    dealt = shifted_map(n2, threads, dtype)
+    load_row, thread_map = shifted_row_loader(dealt), dealt.thread_map
+    elements, words, width = thread_map.elements, thread_map.vectors * dealt.input_words, thread_map.width
+    x = shifted(np.random.default_rng(0).normal(size=(9, n2)).astype(dtype), offset)
+
+    @cuda.jit
+    def kernel(x, out):
+        values = cuda.local.array(elements, float32)
+        lying = cuda.local.array(words, int32)
+        row = cuda.blockIdx.x
+        load_row(values, lying, x, row, cuda.threadIdx.x * width)
+        for k in range(elements):
+            out[row, cuda.threadIdx.x, k] = values[k]
+
+    out = np.full((9, threads, elements), np.nan, np.float32)
+    with using("simulator"):
+        launch(kernel, 9, threads, x, out)
+    padded = np.zeros((9, thread_map.columns), np.float32)
+    padded[:, :n2] = x
+    want = padded.reshape(9, thread_map.vectors, threads, width).transpose(0, 2, 1, 3).reshape(9, threads, -1)
+    np.testing.assert_array_equal(out, want)
+
+
+SHAPES = [(9, 131), (17, 135), (3, 257), (2, 333), (4, 1001), (1, 2047)]
+
+
+@pytest.mark.parametrize(("t", "v"), TYPES)
+@pytest.mark.parametrize(("n1", "n2"), SHAPES)
+def test_odd_rows_are_right(n1, n2, t, v):
+    """Of every shift, also the matrix's first and last row; of one block of rows and of several."""
+    case = random_case(n1, n2, t, rms=n1 % 2 == 1, parameters=v)
+    examine_forward(case, STEP)
+    if t is v:  # without parameters the output has the input's dtype
+        examine_forward(replace(case, weight=None, bias=None), STEP)
+
+
+@pytest.mark.parametrize("matrices", range(8))
+def test_views_with_any_offset_are_right(matrices):
+    case = random_case(3, 333, BFLOAT16)
+    for parameters in (0, 3):
+        moved = replace(
+            case,
+            x=shifted(case.x, matrices),
+            weight=shifted(case.weight, parameters),
+            bias=shifted(case.bias, (parameters + 2) % 8),
+        )
+        examine_forward(moved, STEP)
+
+
+@pytest.mark.parametrize("n2", [131, 333])
+def test_a_row_has_the_same_bits_wherever_it_lies(n2):
+    """Its sums are dealt by columns, not by addresses."""
+    case = random_case(1, n2, BFLOAT16)
+    same = replace(case, x=np.repeat(case.x, 17, axis=0))
+    with using("simulator"):
+        output, mean, invvar = forward(same, STEP)
+    for results in (output, mean, invvar):
+        assert all(row.tobytes() == results[0].tobytes() for row in results)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_no_element_beside_the_output_is_written(offset):
+    case = random_case(9, 333, BFLOAT16)
+    memory = np.full(9 * 333 + 32, 7, BFLOAT16)
+    start = 8 + (-memory.ctypes.data % 16) // 2 + offset
+    output = memory[start : start + 9 * 333].reshape(9, 333)
+    statistics = np.empty((2, 9), np.float32)
+    with using("simulator"):
+        STEP.run(launch, case.x, case.weight, case.bias, np.float32(0.01), output, *statistics)
+    assert (memory[:start] == 7).all()
+    assert (memory[start + output.size :] == 7).all()
+    with using("simulator"):
+        np.testing.assert_array_equal(output, forward(replace(case, eps=0.01), STEP)[0])
+
+
+@pytest.mark.parametrize(("rms", "offset"), [(False, 0), (True, 0), (True, 3)])
+def test_nothing_is_found(rms, offset):
+    """Also nothing that is read before the matrix, where its first row begins in the middle of a vector."""
+    case = random_case(9, 333, BFLOAT16, rms)
+    case = replace(case, x=shifted(case.x, offset))
+    found = []
+
+    def watched(kernel, grid, block, *args, **how):
+        found.append(sanitize(kernel)[grid, block](*args))
+
+    statistics = np.empty((2, 9), np.float32)
+    mean = None if rms else statistics[0]
+    STEP.run(watched, case.x, case.weight, case.bias, np.float32(0.01), np.empty_like(case.x), mean, statistics[1])
+    assert len(found) == 1
+    assert not found[0].findings
+
+
+def test_whole_vectors_are_moved():
+    """A third of the requests that one element at a time would take, although rows have two ends each."""
+    case = random_case(8, 1001, BFLOAT16, rms=True)
+    counted = []
+
+    def traced(kernel, grid, block, *args, **how):
+        counted.append(trace(kernel)[grid, block](*args).metrics)
+
+    STEP.run(
+        traced, case.x, None, None, np.float32(1e-5), np.empty_like(case.x), None, np.empty(8, np.float32)
+    )  # fmt: skip
+    (metrics,) = counted
+    single = 8 * -(-1001 // 32)  # requests of a warp that moves one element a lane
+    for op in ("ld", "st"):
+        assert metrics[f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"] < single / 2
+
+
+def test_x_and_output_lie_alike_or_not():
+    memory = np.zeros(64, np.uint8)[-np.zeros(1).ctypes.data % 16 :].view(np.float32)
+    assert shifts_alike(4, memory, memory[4:])
+    assert not shifts_alike(4, memory, memory[1:])
+
+
+@pytest.mark.parametrize(("dtype", "n2"), [("bfloat16", 129), ("bfloat16", 16383), ("float32", 333), ("float16", 1002)])
+def test_the_plan_of_odd_rows_has_whole_vectors(dtype, n2):
+    plan = STEP.plan(Problem("forward", "layer", 100, n2, dtype), Device.named("h100"))
+    thread_map = plan.layout.thread_map
+    assert thread_map.width == (4 if dtype == "float32" else 8)
+    assert thread_map.columns >= n2 + thread_map.width - 1, "a row may begin with the last element of a vector"
+    assert any("middle of a vector" in line for line in plan.layout.words)
+
+
+def test_rows_that_vectors_of_half_the_width_fit_are_not_shifted():
+    for dtype, n2 in (("bfloat16", 1004), ("float32", 1002), ("bfloat16", 33)):
+        plan = STEP.plan(Problem("forward", "layer", 100, n2, dtype), Device.named("h100"))
+        assert plan.layout.shifted is None
+    assert layouts.shifted_rows_for(40_001, 2, 2, True, False) is None
