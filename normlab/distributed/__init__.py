@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import normlab.nn as _nn  # noqa: F401  # says what is missing if PyTorch is
 from normlab.distributed.batch import SyncBatchNorm
-from normlab.distributed.rows import sharded_layer_norm, sharded_rms_norm
+from normlab.distributed.functional import sharded_layer_norm, sharded_rms_norm
 
 if TYPE_CHECKING:
-    from normlab.distributed.tensors import ShardedNorm
+    from normlab.distributed.parallel import ShardedNorm
 
 __all__ = ["ShardedNorm", "SyncBatchNorm", "sharded_layer_norm", "sharded_rms_norm"]
 
@@ -22,7 +22,7 @@ __all__ = ["ShardedNorm", "SyncBatchNorm", "sharded_layer_norm", "sharded_rms_no
 def __getattr__(name: str) -> Any:
     """Import ShardedNorm the first time somebody uses it: it needs torch.distributed.tensor, which takes a second."""
     if name == "ShardedNorm":
-        from normlab.distributed.tensors import ShardedNorm
+        from normlab.distributed.parallel import ShardedNorm
 
         return ShardedNorm
     raise AttributeError(f"module 'normlab.distributed' has no attribute {name!r}")

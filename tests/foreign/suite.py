@@ -75,7 +75,7 @@ def environment(folder: Path, outcomes: Path, cudasim: bool) -> dict[str, str]:
     """Return the variables for one run; a Python that a test starts simulates its kernels, too."""
     root = Path(__file__).parents[2]
     if not cudasim:
-        (folder / "sitecustomize.py").write_text("import foreign.suite_child\n")
+        (folder / "sitecustomize.py").write_text("from foreign import suite_child\n\nsuite_child.simulate_here()\n")
     paths = [str(folder), str(root), str(root / "tests"), os.environ.get("PYTHONPATH", "")]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
