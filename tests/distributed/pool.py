@@ -35,6 +35,7 @@ class Ranks:
         address = str(Path(self.folder.name) / "listener")
         paths = os.pathsep.join(map(str, (normlab_root, Path(__file__).parents[1], os.environ.get("PYTHONPATH", ""))))
         environment = os.environ | {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # the ranks have CPU tensors, and a forked process cannot use CUDA
         with Listener(address, backlog=RANKS) as listener:
             self.process = subprocess.Popen([sys.executable, __file__, address, str(RANKS)], env=environment)
             connections = [listener.accept() for _ in range(RANKS)]

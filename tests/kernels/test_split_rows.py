@@ -33,6 +33,7 @@ def split_short_rows(monkeypatch):
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: None)
     monkeypatch.setattr(step_2_fused, "thread_map_of", lambda problem: None)
     monkeypatch.setattr(layouts, "rows_for", lambda *how: None)
+    monkeypatch.setattr(layouts, "shifted_rows_for", lambda *how: None)
     monkeypatch.setattr(layouts, "slices_for", lambda *how: None)
 
 
