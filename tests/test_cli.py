@@ -110,7 +110,12 @@ def test_a_pipe_that_takes_only_ascii_gets_the_table_uncut_in_80_columns_and_no_
 def test_ctrl_c_ends_all_processes_at_once_and_without_a_traceback(seconds):
     arguments = [sys.executable, "-m", "normlab.cli", "compare", "--engine", "simulator"]
     started = subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
     )
     time.sleep(seconds)
     os.killpg(started.pid, signal.SIGINT)  # as a terminal does: to the command and its processes

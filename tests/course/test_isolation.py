@@ -172,7 +172,7 @@ def frames():
 def search():
     for one in {search}:
         assert type(one).__module__.split('.')[0] == 'numpy', 'found ' + repr(one)
-        if one.dtype == np.float64 and one.size and np.isclose(one.flat[0], 64 * 12345.0):
+        if type(one) is np.ndarray and one.dtype == np.float64 and one.size and one.flat[0] == 64 * 12345.0:
             raise AssertionError('found the truth')
 """
 
