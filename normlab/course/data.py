@@ -37,10 +37,10 @@ EXCHANGED = (
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return float32 numbers of a kind: "counting" 1, 2, 3, …; "normal"; "offset" with mean 1000; "far" with
-    mean 100,000; or "equal".
+    """Return float32 numbers of a kind: "counting", "normal", "offset", "far" or "equal".
 
-    The numbers of the kinds "normal", "offset" and "far" have a standard deviation of 1.
+    Counting numbers are 1, 2, 3, …. Normal ones have mean 0, those at an offset 1000, far ones 100,000; the standard
+    deviation of all three is 1.
     """
     if kind == "counting":
         return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)

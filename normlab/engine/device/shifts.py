@@ -16,7 +16,7 @@ from normlab.engine.compile.compiler import TypingError, types
 from normlab.engine.device.asynchronous import GLOBAL, address
 from normlab.engine.device.caching import evict_last
 from normlab.engine.device.intrinsics import element_pointer, widen
-from normlab.engine.device.vectors import WORD, WORD_BYTES, _neighbour, _vector_element
+from normlab.engine.device.vectors import WORD, WORD_BYTES, neighbour, vector_element
 from normlab.sim import read_vector, register_twin
 from normlab.sim.machine.observed import plain_array, pointer
 
@@ -58,7 +58,7 @@ def load_words_if(typing_context, words, at, line, index, wanted, width):
         begin = element_pointer(context, builder, types.none(*signature.args[2:4]), args[2:4])
         flag = context.cast(builder, args[4], signature.args[4], types.int32)
         for position, word in enumerate(_load_if(builder, flag, begin, full * line.dtype.bitwidth // 8)):
-            builder.store(word, _neighbour(context, builder, words, at, args[:2], position))
+            builder.store(word, neighbour(context, builder, words, at, args[:2], position))
         return context.get_dummy_value()
 
     return types.none(words, at, line, index, wanted, width), generate
@@ -91,13 +91,13 @@ def _from_words(target, start, words, at, dtype, full, shift):
 
     def generate(context, builder, signature, args):
         count = full * dtype.bitwidth // 32 * (1 if shift is None else 2)
-        given = [builder.load(_neighbour(context, builder, words, at, args[2:4], place)) for place in range(count)]
+        given = [builder.load(neighbour(context, builder, words, at, args[2:4], place)) for place in range(count)]
         if shift is not None:
             given = _funnel(builder, given, context.cast(builder, args[4], shift, types.int32), dtype.bitwidth)
         vector = _as_vector(builder, given, dtype)
         for position in range(full):
-            value = widen(context, builder, _vector_element(builder, vector, position, dtype), dtype, target.dtype)
-            builder.store(value, _neighbour(context, builder, target, start, args[:2], position))
+            value = widen(context, builder, vector_element(builder, vector, position, dtype), dtype, target.dtype)
+            builder.store(value, neighbour(context, builder, target, start, args[:2], position))
         return context.get_dummy_value()
 
     return generate

@@ -34,7 +34,7 @@ def load_vector(typing_context, array, index, width):
     def generate(context, builder, signature, args):
         pointer, size = _vector_pointer(context, builder, array, index, args[:2], count, array.dtype)
         loaded = _load(builder, pointer, size)
-        elements = [_vector_element(builder, loaded, position, array.dtype) for position in range(count)]
+        elements = [vector_element(builder, loaded, position, array.dtype) for position in range(count)]
         values = [widen(context, builder, element, array.dtype, wide) for element in elements]
         return context.make_tuple(builder, result, values)
 
@@ -145,9 +145,9 @@ def _load_into(target, start, array, index, count, dtype, load=_load):
         for first in range(0, count, one):
             loaded = load(builder, builder.gep(pointer, [WORD(first // one)]), size)
             for position in range(one):
-                element = _vector_element(builder, loaded, position, dtype)
+                element = vector_element(builder, loaded, position, dtype)
                 value = widen(context, builder, element, dtype, target.dtype)
-                builder.store(value, _neighbour(context, builder, target, start, args[:2], first + position))
+                builder.store(value, neighbour(context, builder, target, start, args[:2], first + position))
         return context.get_dummy_value()
 
     return generate
@@ -169,7 +169,7 @@ def store_vector_from(typing_context, array, index, source, start, width):
         pointer, size = _vector_pointer(context, builder, array, index, args[:2], one, array.dtype)
         for first in range(0, count, one):
             places = [
-                _neighbour(context, builder, source, start, args[2:4], first + position) for position in range(one)
+                neighbour(context, builder, source, start, args[2:4], first + position) for position in range(one)
             ]
             vector = _vector_of(context, builder, list(map(builder.load, places)), source.dtype, array.dtype)
             stored = builder.store(vector, builder.gep(pointer, [WORD(first // one)]))
@@ -184,7 +184,7 @@ def _elements_at_once(dtype, count):
     return min(count, 128 // dtype.bitwidth)
 
 
-def _neighbour(context, builder, array, start, args, position):
+def neighbour(context, builder, array, start, args, position):
     """Return the address of the element of a local array that lies `position` after the element `start`."""
     pointer = element_pointer(context, builder, types.none(array, start), args)
     return builder.gep(pointer, [ir.IntType(64)(position)])
@@ -204,7 +204,7 @@ def _vector_pointer(context, builder, array, index, args, count, dtype):
     return builder.bitcast(first, vector.as_pointer()), size
 
 
-def _vector_element(builder, vector, position, dtype):
+def vector_element(builder, vector, position, dtype):
     """Return one element of a vector whose 16-bit elements may be paired in words."""
     if vector.type.element != WORD or dtype.bitwidth != 16:
         return builder.extract_element(vector, WORD(position))
