@@ -16,9 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from normlab.distributed import channels_launched, channels_vectorised
+from normlab.distributed import channels_launched, channels_vectorised, merging
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
-from normlab.distributed.merging import added, merged
 from normlab.nn import checks
 from normlab.nn.family.modules import _BatchNorm
 from normlab.nn.formulas import to
@@ -61,9 +60,9 @@ class SyncBatchNorm(_BatchNorm):
         )
         passes = "forward and backward" if wanted else "forward alone"
         call = Call("SyncBatchNorm", ("*", input.shape[1], "*"), (str(input.dtype), f"eps {self.eps:g}", passes))
-        output, mean, m2, size = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps, group, call)
+        output, mean, variance, size = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps, group, call)
         if self.track_running_stats:
-            self._update(mean, m2, size)
+            self._update(mean, variance, size)
         return output
 
     def _group(self) -> dist.ProcessGroup | None:
@@ -88,18 +87,17 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     @torch.no_grad()
-    def _update(self, mean: Tensor, m2: Tensor, size: Tensor) -> None:
-        """Set running = (1 - momentum) running + momentum new, unless no rank has a sample. The new var is unbiased."""
+    def _update(self, mean: Tensor, variance: Tensor, size: Tensor) -> None:
+        """Set running = (1 - momentum) running + momentum new, unless no rank has a sample. variance: unbiased."""
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:  # the average of all batches so far
                 momentum = 1 / float(self.num_batches_tracked)
         share = momentum * (size > 0).to(size.dtype)
-        unbiased = m2 / (size - 1).clamp(min=1)
-        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
             if running is not None:
-                running.copy_((1 - share) * running.to(new.dtype) + share * new)
+                running.copy_(torch.lerp(running.to(new.dtype), new, share))
 
     @classmethod
     def convert_sync_batchnorm(
@@ -131,37 +129,39 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """apply(x, weight, bias, eps, group, call) -> (output, mean, m2, size), the statistics of all ranks' samples."""
+    """apply(x, weight, bias, eps, group, call) -> (output, mean, variance, size), statistics of all ranks' samples."""
 
     @staticmethod
     def forward(ctx: Any, x, weight, bias, eps: float, group: dist.ProcessGroup, call: Call) -> tuple[Tensor, ...]:
-        """Return the output in x's shape; mean and m2 (C,); size (1,), the number of values of a channel."""
-        way: ModuleType = channels_launched if channels_launched.takes(x) else channels_vectorised
+        """Return the output in x's shape; mean and unbiased variance (C,); size (1,), a channel's number of values."""
+        by_kernels = channels_launched.merges(x)
+        way: ModuleType = channels_launched if by_kernels and x.numel() else channels_vectorised
         x = channels_vectorised.BATCH.laid(x)
-        size, mean, m2 = merged(gather(way.message(x), group, call), False)
+        messages = gather(way.message(x), group, call)
+        size, mean, variance, invvar = merging.statistics(messages, eps, False, by_kernels, variance=True)
         assert mean is not None
-        invvar = (m2 / size.clamp(min=1) + eps).rsqrt()
+        assert variance is not None
         output = way.output(x, mean, invvar, weight, bias)
-        ctx.mark_non_differentiable(mean, m2, size)
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, mean, invvar, size.clamp(min=1), weight, bias)
-        ctx.group, ctx.call, ctx.way = group, call, way
-        return output, mean, m2, size
+        ctx.mark_non_differentiable(mean, variance, size)
+        ctx.save_for_backward(x, mean, invvar, size, weight, bias)
+        ctx.group, ctx.call, ctx.way, ctx.by_kernels = group, call, way, by_kernels
+        return output, mean, variance, size
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> tuple[Parameter, ...]:
+    def backward(ctx: Any, grad_output: Tensor, *_: Any) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias, of this rank's samples."""
         refuse_second_derivatives(ctx.call)
         x, mean, invvar, size, weight, bias = ctx.saved_tensors
-        if grad_output is None:
-            grad_output = torch.zeros_like(x)
         own = ctx.way.sums(grad_output, x, mean, invvar)
+        grad_bias, grad_weight = own.view(2, -1)
         call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
-        means = added(gather(own, ctx.group, call)).view(2, -1) / size
+        messages = gather(own, ctx.group, call)
+        if len(messages) == 1:  # the merge would overwrite this rank's sums
+            messages = messages.clone()
+        means = merging.means(messages, size, False, ctx.by_kernels)
         if weight is not None:
             means = means * weight.to(means.dtype)
         grad_input = ctx.way.grad_input(grad_output, x, mean, invvar, weight, *means)
-        grad_weight, grad_bias = own.view(2, -1)
         return (
             grad_input,
             None if weight is None else to(grad_weight, weight.dtype),

@@ -10,15 +10,13 @@ from normlab.nn.private import in_a_graph
 from normlab.nn.shapes import Parameter
 
 
-def takes(x: Tensor) -> bool:
-    """Return True if the kernels compute this norm: not of an empty batch, not in compiled code."""
-    if in_a_graph(x):  # first, because Dynamo cannot trace the other questions
-        return False
-    return by_kernels(x) and x.numel() > 0
+def merges(x: Tensor) -> bool:
+    """Return True if kernels merge the ranks' messages: not in compiled code. The same on all ranks."""
+    return not in_a_graph(x) and by_kernels(x)  # Dynamo cannot trace the second question
 
 
 def message(x: Tensor) -> Tensor:
-    """Return this rank's message for the forward: the moments of its channels."""
+    """Return this rank's message for the forward: the moments of its channels, which have values."""
     with world(x):
         mean, m2 = sharded_batch.channel_moments(x.detach())
     return torch.cat((mean.new_full((1,), x.numel() // x.shape[1]), mean, m2))
@@ -31,15 +29,14 @@ def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Par
 
 
 def sums(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
-    """Return this rank's message for the backward: Σ dy x̂ of each channel, then Σ dy; (2 C,)."""
+    """Return this rank's message for the backward: Σ dy of each channel, then Σ dy x̂; (2 C,)."""
     with world(x):
-        of_dy, of_products = sharded_batch.channel_sums(grad_output, x, mean, invvar)
-    return torch.cat((of_products, of_dy))
+        return torch.cat(sharded_batch.channel_sums(grad_output, x, mean, invvar))
 
 
 def grad_input(
-    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_gx: Tensor, mean_g: Tensor
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_g: Tensor, mean_gx: Tensor
 ) -> Tensor:
-    """Return this rank's samples of the gradient of x. mean_gx, mean_g: (C,), over all ranks' samples."""
+    """Return this rank's samples of the gradient of x. mean_g, mean_gx: (C,), over all ranks' samples."""
     with world(x):
         return sharded_batch.channels_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx)

@@ -9,7 +9,7 @@ from torch import Tensor
 from normlab.distributed.merging import message_of
 from normlab.nn.family.norms import Norm
 from normlab.nn.family.vectorised import along, column, lying_as, normalised
-from normlab.nn.formulas import accumulator, less_means
+from normlab.nn.formulas import accumulator, less_means, to
 from normlab.nn.shapes import Parameter
 
 BATCH = Norm("batch", None, True)
@@ -29,23 +29,24 @@ def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Par
         found = found * along(weight, values)
     if bias is not None:
         found = found + along(bias, values)
-    return found.reshape(x.shape).to(x.dtype)
+    # Not `.to`, which may return its own argument: Dynamo 2.11 then gives the gradient to the wrong one of the two.
+    return to(found.reshape(x.shape), x.dtype)
 
 
 def sums(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
-    """Return this rank's message for the backward: Σ dy x̂ of each channel, then Σ dy; (2 C,)."""
+    """Return this rank's message for the backward: Σ dy of each channel, then Σ dy x̂; (2 C,)."""
     values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, lying_as(x, grad_output)))
     over = BATCH.over(values)
     xhat = normalised(values, mean, invvar)
-    return torch.cat(((dy * xhat).sum(over).flatten(), dy.sum(over).flatten()))
+    return torch.cat((dy.sum(over).flatten(), (dy * xhat).sum(over).flatten()))
 
 
 def grad_input(
-    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_gx: Tensor, mean_g: Tensor
+    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_g: Tensor, mean_gx: Tensor
 ) -> Tensor:
-    """Return this rank's samples of the gradient of x. mean_gx, mean_g: (C,), over all ranks' samples."""
+    """Return this rank's samples of the gradient of x. mean_g, mean_gx: (C,), over all ranks' samples."""
     values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, lying_as(x, grad_output)))
     g = dy if weight is None else dy * along(weight, values)
     means = column(mean_g, values), column(mean_gx, values)
     found = less_means(g, *means, normalised(values, mean, invvar), column(invvar, values))
-    return found.reshape(x.shape).to(x.dtype)
+    return to(found.reshape(x.shape), x.dtype)

@@ -1,6 +1,6 @@
 """A rank's part of a sharded norm by normlab's kernels, on a GPU or in the simulator; see `vectorised`.
 
-Long rows come in pieces. Their moments are merged in the tree of `merging`, as the ranks' moments are afterwards.
+The host functions are in `host.sharded`, the kernels that merge the ranks' messages in `kernels.ranks`.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from normlab.distributed import merging
 from normlab.host import sharded
 from normlab.nn.engines import by_kernels
 from normlab.nn.launched import world
@@ -16,63 +15,53 @@ from normlab.nn.private import in_a_graph
 from normlab.nn.shapes import Gradients, How, Parameter, Saved, Statistic
 
 
-def takes(x: Tensor, how: How) -> bool:
-    """Return True if the kernels compute this norm: not float64, not the exact mode, not compiled code."""
+def merges(x: Tensor, how: How) -> bool:
+    """Return True if kernels merge the ranks' messages: not float64, not the exact mode, not compiled code, some rows.
+
+    The answer is the same on all ranks, also on one without columns, so that all of them get the same bits.
+    """
     if in_a_graph(x):  # first, because Dynamo cannot trace the other questions
         return False
-    return by_kernels(x) and x.dtype is not torch.float64 and how.memory_efficient != "exact" and x.numel() > 0
+    rows = x.shape[:-1].numel()
+    return by_kernels(x) and x.dtype is not torch.float64 and how.memory_efficient != "exact" and rows > 0
 
 
 def message(x: Tensor, rms: bool) -> Tensor:
-    """Return this rank's message for the forward: the moments of its columns."""
-    rows = x.detach().reshape(-1, x.shape[-1])
+    """Return this rank's message for the forward: the moments of its columns, of which there are some."""
     with world(x):
-        sums, sizes = sharded.piece_moments(rows, rms)
-    count = sums.new_full((1,), rows.shape[1])
-    if rms:
-        return torch.cat((count, sums[1].sum(-1)))
-    if len(sizes) == 1:
-        return torch.cat((count, sums[0, :, 0] / rows.shape[1], sums[1, :, 0]))
-    counts = sums.new_full((len(sizes), 1), sizes[0])
-    counts[-1] = sizes[-1]  # only the last piece may be shorter; a list of numbers would be copied to the GPU
-    pieces = torch.cat((counts, sums[0].T / counts, sums[1].T), 1)
-    _, mean, m2 = merging.merged(pieces, False)
-    assert mean is not None
-    return torch.cat((count, mean, m2))
+        return sharded.row_message(x.detach().reshape(-1, x.shape[-1]), rms)
 
 
 def output(x: Tensor, mean: Statistic, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """Return this rank's columns of the output. mean, invvar: (*leading, 1)."""
-    rows = x.detach().reshape(-1, x.shape[-1])
-    center = None if mean is None else mean.flatten()
+    rows, center = x.detach().reshape(-1, x.shape[-1]), None if mean is None else mean.view(-1)
     with world(x):
-        return sharded.normalised(rows, center, invvar.flatten(), weight, bias).view(x.shape)
+        return sharded.normalised(rows, center, invvar.view(-1), weight, bias).view(x.shape)
 
 
 def backward(grad_output: Tensor, saved: Saved, how: How) -> tuple[Tensor, Callable[[Tensor], Gradients]]:
     """Return this rank's message for the backward, and the function from all ranks' means to the gradients."""
     shape = saved.tensor.shape
     rows, dy = (one.reshape(-1, shape[-1]) for one in (saved.tensor, grad_output))
-    center = None if saved.mean is None else saved.mean.flatten()
+    mean = None if saved.mean is None or how.memory_efficient else saved.mean.view(-1)
+    call = sharded.ShardedBackward(
+        dy,
+        rows,
+        saved.invvar.view(-1),
+        saved.weight,
+        saved.bias,
+        mean,
+        how.eps,
+        how.rms,
+        bool(how.memory_efficient),
+        str(how.dtype).removeprefix("torch."),
+    )
     with world(rows):
-        call = sharded.ShardedBackward(
-            dy,
-            rows,
-            center,
-            saved.invvar.flatten(),
-            saved.weight,
-            saved.bias,
-            eps=how.eps,
-            rms=how.rms,
-            memory_efficient=bool(how.memory_efficient),
-            input_dtype=str(how.dtype).removeprefix("torch."),
-        )
-        of_g, of_products = call.piece_sums().sum(-1)
+        message = call.message()
 
     def gradients(means: Tensor) -> Gradients:
-        both = torch.stack((torch.zeros_like(means[0]) if how.rms else means[1], means[0]))
         with world(rows):
-            grad_input, grad_weight, grad_bias = call.gradients(both)
+            grad_input, grad_weight, grad_bias = call.gradients(means)
         return grad_input.view(shape), grad_weight, grad_bias
 
-    return of_products if how.rms else torch.cat((of_products, of_g)), gradients
+    return message, gradients

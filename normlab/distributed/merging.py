@@ -5,21 +5,16 @@ A set is the values that share a mean: a row of a sharded norm, or a channel of 
 same count, so a message holds it once, then the means, then the m2: 2 floats per set and one more.
 
 Messages are merged in pairs of neighbours in the order of ranks, then the pairs' results in pairs, and so on: ⌈log₂ P⌉
-levels for P ranks. The order depends on P alone, so all ranks hold the same bits.
+levels for P ranks. The order depends on P alone, so all ranks hold the same bits. `normlab.kernels.ranks` does the same
+on a GPU.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-class Merged(NamedTuple):
-    """The moments of whole sets. size: their count, (1,); mean: (sets,), None for RMSNorm; m2: (sets,)."""
-
-    size: Tensor
-    mean: Tensor | None
-    m2: Tensor
+from normlab.host import sharded
+from normlab.host.sharded import Statistics
+from normlab.nn.launched import world
 
 
 def message_of(values: Tensor, dims: tuple[int, ...], count: int, rms: bool = False) -> Tensor:
@@ -38,18 +33,44 @@ def message_of(values: Tensor, dims: tuple[int, ...], count: int, rms: bool = Fa
     return torch.cat((held, (mean + shift).flatten(), m2.flatten()))
 
 
-def merged(messages: Tensor, rms: bool) -> Merged:
-    """Return the moments of the whole sets. messages: (ranks, n) of `message_of`."""
+def statistics(messages: Tensor, eps: float, rms: bool, by_kernels: bool, variance: bool = False) -> Statistics:
+    """Return the statistics of whole sets. messages: (ranks, n), of all ranks; they are overwritten.
+
+    by_kernels: by normlab's kernels. variance: the unbiased variance is wanted, too.
+    """
+    if by_kernels:
+        with world(messages):
+            return sharded.statistics_of(messages, eps, rms, variance)
+    count, mean, m2 = merged(messages, rms)
+    invvar = (m2 / count.clamp(min=1) + eps).rsqrt()
+    return Statistics(count, mean, m2 / (count - 1).clamp(min=1) if variance else None, invvar)
+
+
+def merged(messages: Tensor, rms: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return the moments (count, mean, m2) of whole sets: (1,), (sets,) or None for RMSNorm, (sets,)."""
     count, moments = messages[:, :1], messages[:, 1:]
     if rms:
-        return Merged(added(count)[0], None, added(moments)[0])
+        return added(count)[0], None, added(moments)[0]
     sets = moments.shape[1] // 2
     mean, m2 = moments[:, :sets], moments[:, sets:]
     while len(count) > 1:
         left, right = zip(*(_neighbours(one) for one in (count, mean, m2)), strict=True)
         pairs = chan_merge(*left, *right)
         count, mean, m2 = (_with_odd_one(pair, one) for pair, one in zip(pairs, (count, mean, m2), strict=True))
-    return Merged(count[0], mean[0], m2[0])
+    return count[0], mean[0], m2[0]
+
+
+def means(messages: Tensor, count: Tensor, rms: bool, by_kernels: bool) -> Tensor:
+    """Return the means of g and of g x̂, (2, sets), from all ranks' messages for the backward, which are overwritten.
+
+    messages: (ranks, 2 sets): Σ g, then Σ g x̂; for RMSNorm (ranks, sets), the latter alone. count: (1,), of
+    `statistics`.
+    """
+    if by_kernels:
+        with world(messages):
+            return sharded.means_of(messages, count, rms)
+    found = added(messages) / count.clamp(min=1)
+    return torch.cat((torch.zeros_like(found), found)) if rms else found.view(2, -1)
 
 
 def _neighbours(parts: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from normlab.distributed import launched, vectorised
+from normlab.distributed import launched, merging, vectorised
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
-from normlab.distributed.merging import added, merged
 from normlab.nn import checks, dtypes
 from normlab.nn.private import any_autocast, in_a_graph
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
@@ -78,14 +77,14 @@ class _ShardedNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, weight, bias, how: How, owners, group: dist.ProcessGroup, call: Call) -> Tensor:
         """Return this rank's columns of the output."""
-        way: ModuleType = launched if launched.takes(x, how) else vectorised
-        count, mean, m2 = merged(gather(way.message(x, how.rms), group, call), how.rms)
-        count = count.clamp(min=1)
-        statistics = (*x.shape[:-1], 1)
-        invvar = (m2 / count + how.eps).rsqrt().view(statistics)
-        mean = None if mean is None else mean.view(statistics)
+        by_kernels = launched.merges(x, how)
+        way: ModuleType = launched if by_kernels and x.shape[-1] else vectorised
+        messages = gather(way.message(x, how.rms), group, call)
+        count, mean, _, invvar = merging.statistics(messages, how.eps, how.rms, by_kernels)
+        by_row = (*x.shape[:-1], 1)
+        mean, invvar = None if mean is None else mean.view(by_row), invvar.view(by_row)
         output = way.output(x, mean, invvar, weight, bias)
-        ctx.group, ctx.call, ctx.way = group, call, way
+        ctx.group, ctx.call, ctx.way, ctx.by_kernels = group, call, way, by_kernels
         ctx.how = _save(ctx, x, output, mean, invvar, count, weight, bias, how, owners)
         return output
 
@@ -96,8 +95,8 @@ class _ShardedNorm(torch.autograd.Function):
         count, *tensors = ctx.saved_tensors
         message, gradients = ctx.way.backward(grad_output, Saved(*tensors), ctx.how)
         call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
-        sums = added(gather(message, ctx.group, call))
-        return *gradients(sums.view(1 if ctx.how.rms else 2, -1) / count), *[None] * 4
+        messages = gather(message, ctx.group, call)
+        return *gradients(merging.means(messages, count, ctx.how.rms, ctx.by_kernels)), *[None] * 4
 
 
 def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owners) -> How:

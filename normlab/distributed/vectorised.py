@@ -39,19 +39,17 @@ def output(x: Tensor, mean: Statistic, invvar: Tensor, weight: Parameter, bias: 
 def backward(grad_output: Tensor, saved: Saved, how: How) -> tuple[Tensor, Callable[[Tensor], Gradients]]:
     """Return this rank's message for the backward, and the function from all ranks' means to the gradients.
 
-    The message has Σ g x̂ of each row and, for LayerNorm, then Σ g of each row. The function takes means of the same
-    layout, (1 or 2, rows).
+    The message has Σ g of each row, but not for RMSNorm, and then Σ g x̂. The function takes means of both, (2, rows).
     """
     weight, bias, wide = saved.weight, saved.bias, saved.invvar.dtype
     widened = saved._replace(weight=to(weight, wide), bias=to(bias, wide))
     terms = gradient_terms(grad_output, widened, how)
-    sums = [terms.products.sum(-1).flatten()]
-    if not how.rms:
-        sums.append(terms.mean_of.sum(-1).flatten())
+    sums = [] if how.rms else [terms.mean_of.sum(-1).flatten()]
+    sums.append(terms.products.sum(-1).flatten())
 
     def gradients(means: Tensor) -> Gradients:
-        of_products, *of_g = means.view(len(sums), *grad_output.shape[:-1], 1)
-        grad_input = less_means(terms.g, of_g[0] if of_g else None, of_products, terms.xhat, terms.invvar)
+        of_g, of_products = means.view(2, *grad_output.shape[:-1], 1)
+        grad_input = less_means(terms.g, None if how.rms else of_g, of_products, terms.xhat, terms.invvar)
         grad_weight, grad_bias = parameter_gradients(terms, widened.weight, widened.bias, how.shape)
         return (
             to(grad_input, how.dtype),

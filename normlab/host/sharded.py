@@ -1,55 +1,93 @@
-"""A norm's kernels with a gap for a collective: sums of this rank's columns, then the results from all ranks' sums.
+"""A norm's kernels with a gap for a collective: this rank's message, then the results from all ranks' messages.
 
-`normlab.distributed` calls it. The kernels are the ladders' steps split_rows, forward and backward: their first kernel
-writes sums of pieces of rows, and their last one reads the finished statistics. Between the two, where the step itself
-merges the pieces, the caller merges the pieces of all ranks.
+`normlab.distributed` calls it. The kernels over a rank's columns are the ladders' steps split_rows, forward and
+backward: their first kernel writes sums of pieces of rows, and their last one reads the finished statistics. Between
+the two stand the kernels of `kernels.ranks`, which also describes the messages.
+
+Calls that repeat are cached with their launches (`host.replay`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.host import checks
+from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name
+from normlab.kernels import ranks
 from normlab.kernels.backward import split_rows as backward_rows
 from normlab.kernels.forward import split_rows as forward_rows
-from normlab.kernels.plan import Device, Plan, Refusal
+from normlab.kernels.plan import Device, Plan, Refusal, Scratch, Work
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
-from normlab.kernels.split import THREADS, VECTORS
+from normlab.kernels.split import ROW_THREADS
 
 FLOAT32 = np.dtype(np.float32)
 
 
-class PieceSums(NamedTuple):
-    """What the first kernel wrote. sums: (2, n1, pieces), float32; sizes: the columns of each piece."""
+def row_message(x: Any, rms: bool) -> Any:
+    """Return this rank's message for the forward. x: (n1, n2), both at least 1, float16, bfloat16 or float32."""
+    (message,) = repeated(_row_message, (x,), rms)
+    return message
 
-    sums: Any
-    sizes: tuple[int, ...]
 
-
-def piece_moments(x: Any, rms: bool) -> PieceSums:
-    """Return each piece's Σx and Σ(x - the piece's mean)²; for RMSNorm Σx², and sums[0] is not written.
-
-    x: (n1, n2), both at least 1, float16, bfloat16 or float32.
-    """
-    backend = backend_of({"x": x}, {})
+def _row_message(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
+    (x,) = tensors
     n1, n2 = x.shape
     operand, statistics = backend.operand(x, (n1, n2)), backend.empty((n1,), FLOAT32)
     mean = None if rms else statistics  # tells the plan which norm it is
     problem = ForwardProblem(operand, None, None, FLOAT32.type(0), operand, mean, statistics)
     plan = _planned(forward_rows.plan, problem, operand)
-    sums = backend.empty((2 * n1, plan.layout.pieces), FLOAT32)
-    _run(plan, slice(0, 1), backend, problem, sums=sums)
-    span = THREADS * VECTORS * plan.layout.width
-    sizes = tuple(min(span, n2 - piece * span) for piece in range(plan.layout.pieces))
-    return PieceSums(backend.give_back(sums, (2, n1, plan.layout.pieces)), sizes)
+    message = backend.empty((1 + (1 if rms else 2) * n1,), FLOAT32)
+    options = plan.work[1].options  # of the kernel that merges pieces in a norm on one rank
+    merge = Work(ranks.build_message, options, n1, ROW_THREADS, ("x", "sums", "factor", "message"))
+    _run(plan, (plan.work[0], merge), backend, problem, message=message)
+    return (backend.give_back(message, message.shape),)
+
+
+class Statistics(NamedTuple):
+    """The statistics of whole sets, in accumulator precision.
+
+    count: (1,), the size of a set. mean, variance and invvar: (sets,). RMSNorm has no mean; variance is unbiased, or
+    None if it was not wanted.
+    """
+
+    count: Any
+    mean: Any
+    variance: Any
+    invvar: Any
+
+
+def statistics_of(messages: Any, eps: float, rms: bool, variance: bool = False) -> Statistics:
+    """Return the statistics of whole sets from the messages of all ranks, which are overwritten.
+
+    variance: the unbiased variance is wanted, too.
+    """
+    return Statistics(*repeated(_statistics_of, (messages,), float(eps), rms, variance))
+
+
+def _statistics_of(backend: Backend, tensors: Sequence[Any], eps: float, rms: bool, variance: bool) -> tuple:
+    (messages,) = tensors
+    dtype = FLOATS[dtype_name(messages)]
+    sets = messages.shape[1] - 1 if rms else (messages.shape[1] - 1) // 2
+    held = backend.operand(messages, messages.shape)
+    count, invvar = backend.empty((1,), dtype), backend.empty((sets,), dtype)
+    mean = None if rms else backend.empty((sets,), dtype)
+    unbiased = backend.empty((sets,), dtype) if variance else None
+    grid = -(-sets // ranks.THREADS)
+    rounded = checks.rounded_eps(eps, dtype.name)
+    backend.launch(ranks.ranks_statistics, grid, ranks.THREADS, held, rounded, count, mean, unbiased, invvar)
+    return backend.give_back(count, (1,)), *(backend.give_back(one, (sets,)) for one in (mean, unbiased, invvar))
 
 
 def normalised(x: Any, mean: Any, invvar: Any, weight: Any, bias: Any) -> Any:
     """Return (x - mean) invvar weight + bias, in the parameters' dtype. mean, invvar: (n1,); mean None for RMSNorm."""
-    backend = backend_of({"x": x, "invvar": invvar}, {"mean": mean, "weight": weight, "bias": bias})
+    (output,) = repeated(_normalised, (x, weight, bias, mean, invvar))
+    return output
+
+
+def _normalised(backend: Backend, tensors: Sequence[Any]) -> tuple:
+    x, weight, bias, mean, invvar = tensors
     n1, n2 = x.shape
     problem = ForwardProblem(
         backend.operand(x, (n1, n2)),
@@ -60,66 +98,123 @@ def normalised(x: Any, mean: Any, invvar: Any, weight: Any, bias: Any) -> Any:
         backend.operand(mean, (n1,)),
         backend.operand(invvar, (n1,)),
     )
-    _run(_planned(forward_rows.plan, problem, problem.x), slice(2, 3), backend, problem)
-    return backend.give_back(problem.output, (n1, n2))
+    plan = _planned(forward_rows.plan, problem, problem.x)
+    _run(plan, plan.work[2:], backend, problem)
+    return (backend.give_back(problem.output, (n1, n2)),)
 
 
-class ShardedBackward:
-    """The backward of this rank's columns: `piece_sums` before the collective, `gradients` after it."""
+class ShardedBackward(NamedTuple):
+    """The arguments of a backward over rows (n1, n2), both at least 1: those of `normlab.layer_norm_backward`.
 
-    def __init__(
-        self,
-        grad_output: Any,
-        saved: Any,
-        mean: Any,
-        invvar: Any,
-        weight: Any,
-        bias: Any,
-        *,
-        eps: float,
-        rms: bool,
-        memory_efficient: bool,
-        input_dtype: str,
-    ):
-        """Take the arguments of `normlab.layer_norm_backward`, with rows (n1, n2), both at least 1, not float64."""
-        arrays = {"saved": saved, "grad_output": grad_output, "invvar": invvar}
-        self.backend = backend_of(arrays, {"mean": mean, "weight": weight, "bias": bias})
-        self.shape = n1, n2 = tuple(saved.shape)
-        make, operand, parameters = self.backend.empty, self.backend.operand, FLOATS[dtype_name(grad_output)]
-        self.problem = BackwardProblem(
-            grad_output=operand(grad_output, (n1, n2)),
-            saved=operand(saved, (n1, n2)),
-            mean=None if memory_efficient else operand(mean, (n1,)),
-            invvar=operand(invvar, (n1,)),
-            weight=operand(weight, (n2,)),
-            bias=operand(bias, (n2,)),
-            eps=checks.rounded_eps(eps, "float32"),
-            rms=rms,
-            memory_efficient=memory_efficient,
-            grad_input=make((n1, n2), FLOATS[input_dtype]),
-            grad_weight=None if weight is None else make((n2,), parameters),
-            grad_bias=None if bias is None else make((n2,), parameters),
-        )
-        self.plan = _planned(backward_rows.plan, self.problem, self.problem.saved)
+    input_dtype: the name of the dtype of the forward's input. No array is float64.
+    """
 
-    def piece_sums(self) -> Any:
-        """Return each piece's Σ g and Σ g x̂, (2, n1, pieces). RMSNorm's first sums are 0."""
-        n1, pieces = self.shape[0], self.plan.layout.pieces
-        sums = self.backend.empty((2 * n1, pieces), FLOAT32)
-        _run(self.plan, slice(0, 1), self.backend, self.problem, sums=sums)
-        return self.backend.give_back(sums, (2, n1, pieces))
+    grad_output: Any
+    saved: Any
+    invvar: Any
+    weight: Any
+    bias: Any
+    mean: Any
+    eps: float
+    rms: bool
+    memory_efficient: bool
+    input_dtype: str
+
+    def message(self) -> Any:
+        """Return this rank's message."""
+        (sums,) = repeated(_sums, self[:6], *self[6:])
+        return sums[1] if self.rms else sums.view(-1)
 
     def gradients(self, means: Any) -> Sequence[Any]:
-        """Return (grad_input, grad_weight, grad_bias). means: (2, n1), of g and of g x̂ over all ranks' columns."""
-        held = self.backend.operand(means, (2, self.shape[0]))
-        _run(self.plan, slice(2, None), self.backend, self.problem, means=held)
-        found, give_back = self.problem, self.backend.give_back
-        row = self.shape[1:]
-        return (
-            give_back(found.grad_input, self.shape),
-            give_back(found.grad_weight, row),
-            give_back(found.grad_bias, row),
-        )
+        """Return (grad_input, grad_weight, grad_bias). means: of `means_of`."""
+        return repeated(_gradients, (*self[:6], means), *self[6:])
+
+
+def _sums(backend: Backend, tensors: Sequence[Any], *options: Any) -> tuple:
+    """Return Σ g and Σ g x̂ of each row, (2, n1), over this rank's columns. RMSNorm's first sums are 0."""
+    problem = _problem(backend, tensors, *options)
+    problem = replace(problem, grad_input=problem.saved, grad_weight=problem.weight, grad_bias=problem.bias)  # not used
+    plan = _planned(backward_rows.plan, problem, problem.saved)
+    means = backend.empty((2, problem.saved.shape[0]), FLOAT32)
+    # The step's second kernel multiplies the sums by a factor to make means: by 1 they stay sums.
+    _run(plan, plan.work[:2], backend, problem, means=means, factor=np.float32(1))
+    return (backend.give_back(means, means.shape),)
+
+
+def means_of(messages: Any, count: Any, rms: bool) -> Any:
+    """Return the means of g and of g x̂, (2, sets), from all ranks' messages for the backward, which are overwritten.
+
+    messages: (ranks, sums). count: (1,), of `Statistics`.
+    """
+    (means,) = repeated(_means_of, (messages, count), rms)
+    return means
+
+
+def _means_of(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
+    messages, count = tensors
+    sets = messages.shape[1] if rms else messages.shape[1] // 2
+    held = backend.operand(messages, messages.shape), backend.operand(count, (1,))
+    means = backend.empty((2, sets), FLOATS[dtype_name(messages)])
+    backend.launch(ranks.ranks_means, -(-sets // ranks.THREADS), ranks.THREADS, *held, means)
+    return (backend.give_back(means, means.shape),)
+
+
+def _gradients(backend: Backend, tensors: Sequence[Any], *options: Any) -> tuple:
+    """Return (grad_input, grad_weight, grad_bias). The last tensor is `means`."""
+    problem = _problem(backend, tensors[:-1], *options)
+    n1, n2 = problem.saved.shape
+    parameters, input_dtype = problem.grad_output.dtype, options[-1]
+    problem = replace(
+        problem,
+        grad_input=backend.empty((n1, n2), FLOATS[input_dtype]),
+        grad_weight=None if problem.weight is None else backend.empty((n2,), parameters),
+        grad_bias=None if problem.bias is None else backend.empty((n2,), parameters),
+    )
+    plan = _planned(backward_rows.plan, problem, problem.saved)
+    _run(plan, plan.work[2:], backend, problem, means=backend.operand(tensors[-1], (2, n1)))
+    results = (problem.grad_input, (n1, n2)), (problem.grad_weight, (n2,)), (problem.grad_bias, (n2,))
+    return tuple(backend.give_back(one, shape) for one, shape in results)
+
+
+def _problem(
+    backend: Backend, tensors: Sequence[Any], eps: float, rms: bool, memory_efficient: bool, _input_dtype: str
+) -> BackwardProblem:
+    """Return the operands of a backward without its results. The arguments are those of `ShardedBackward`, in order."""
+    grad_output, saved, invvar, weight, bias, mean = tensors
+    n1, n2 = saved.shape
+    operand = backend.operand
+    # The order of the calls of `operand` is that of the tensors: a cached launch tells them apart by it.
+    return BackwardProblem(
+        grad_output=operand(grad_output, (n1, n2)),
+        saved=operand(saved, (n1, n2)),
+        invvar=operand(invvar, (n1,)),
+        weight=operand(weight, (n2,)),
+        bias=operand(bias, (n2,)),
+        mean=operand(mean, (n1,)),
+        eps=checks.rounded_eps(eps, "float32"),
+        rms=rms,
+        memory_efficient=memory_efficient,
+        grad_input=None,
+        grad_weight=None,
+        grad_bias=None,
+    )
+
+
+def repeated(run: Callable[..., tuple], tensors: Sequence[Any], *options: Any) -> tuple:
+    """Return run(backend, tensors, *options), or what the cached launches of such a call return.
+
+    run: asks the backend for the tensors that are not None as operands, once each and in their order, and returns what
+    the backend has given back. options: hashable.
+    """
+    key, pointers = replay.signature(tensors, (), 0.0, run.__qualname__, run.__module__, *options)
+    cached = replay.find(key)
+    if cached:
+        return cached(pointers)
+    named = {f"tensor {number}": tensor for number, tensor in enumerate(tensors)}
+    backend = replay.caching(backend_of({"tensor 0": tensors[0]}, named), key, pointers)
+    results = run(backend, tensors, *options)
+    replay.keep(backend)
+    return results
 
 
 def _planned(planner: Any, problem: Any, operand: Any) -> Plan:
@@ -129,10 +224,9 @@ def _planned(planner: Any, problem: Any, operand: Any) -> Plan:
     return plan
 
 
-def _run(plan: Plan, chosen: slice, backend: Backend, problem: Any, **given: Any) -> None:
-    """Launch some kernels of a plan. given: operands by name that the plan's other kernels would have made."""
-    work = plan.work[chosen]
+def _run(plan: Plan, work: Sequence[Work], backend: Backend, problem: Any, **given: Any) -> None:
+    """Launch some kernels in a plan's place. given: their operands that the plan does not have, or has otherwise."""
     wanted = {name for one in work for name in one.arguments} - given.keys()
-    scratch = tuple(one for one in plan.scratch if one.name in wanted)
-    part = replace(plan, work=work, scratch=scratch, values=(*plan.values, *given.items()))
+    scratch: tuple[Scratch, ...] = tuple(one for one in plan.scratch if one.name in wanted)
+    part = replace(plan, work=tuple(work), scratch=scratch, values=(*plan.values, *given.items()))
     part.launch(backend.launch, backend, problem)

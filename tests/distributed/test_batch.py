@@ -106,7 +106,9 @@ def test_kernels_in_the_simulator(ranks, shape, sizes, last, dtype):
     for *_, names in parts:
         assert "family_merge_moments" in names
         assert "family_merge_sums" in names
-        assert len(names) == 6
+        assert "ranks_statistics" in names
+        assert "ranks_means" in names
+        assert len(names) == 8
     hold_to_bounds(given, sizes, [part[:-1] for part in parts], of_kernels(given, sizes, last))
 
 

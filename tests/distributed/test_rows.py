@@ -15,7 +15,7 @@ from normlab import oracle
 from normlab.distributed.merging import message_of
 from normlab.host.exact import Kept
 from normlab.kernels.backward.split_rows import column_chains
-from normlab.kernels.split import pieces_for, row_chains
+from normlab.kernels.split import row_chains
 from normlab.oracle.floats import extended
 from normlab.oracle.moments import corrected
 
@@ -40,10 +40,9 @@ def arithmetic(case: Case, sizes: tuple[int, ...]) -> oracle.Arithmetic:
 
 
 def of_kernels(case: Case, sizes: tuple[int, ...]) -> oracle.Arithmetic:
-    """How the kernels compute a case: two passes per piece, Chan's merges of pieces and of ranks."""
-    pieces = max(pieces_for(size, 1) for size in sizes)
+    """How the kernels compute a case: two passes per piece, the merge of pieces, Chan's merges of ranks."""
     rows = row_chains(max(sizes))
-    levels = (pieces - 1).bit_length() + (len(sizes) - 1).bit_length()
+    levels = (len(sizes) - 1).bit_length()
     same = {name: getattr(arithmetic(case, sizes), name) for name in ("input", "output", "parameter", "accumulator")}
     columns = column_chains(len(case.x), max(sizes))
     return oracle.Arithmetic.of((rows.terms, rows.merges + levels), columns, statistics="merged", **same)
@@ -108,9 +107,10 @@ def test_kernels_in_the_simulator(ranks, sizes, n1, dtype, rms, mode):
     case = example(dtype, rms, n1, sum(sizes), offset=3.0)
     parts = ranks(cases.simulated, case, sizes, mode, ranks=len(sizes))
     for *_, names in parts:
-        assert names[:2] == ["forward_split_pieces", "forward_split_output"]
-        assert names[2:4] == ["backward_split_sums", "backward_split_gradients"]
-        assert set(names[4:]) <= {"backward_few_final_sums", "backward_final_sums"}
+        assert names[:4] == ["forward_split_pieces", "ranks_message", "ranks_statistics", "forward_split_output"]
+        assert names[4:7] == ["backward_split_sums", "backward_split_means", "ranks_means"]
+        assert names[7] == "backward_split_gradients"
+        assert set(names[8:]) <= {"backward_few_final_sums", "backward_final_sums"}
     hold_to_bounds(case, sizes, mode, [part[:-1] for part in parts], of_kernels(case, sizes))
 
 

@@ -94,19 +94,19 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
 
 
 @cache
-def build_statistics(dtype: Any, width: int) -> Any:
-    """Return the kernel `forward_split_statistics`. Grid rows, block ROW_THREADS."""
+def row_merger(dtype: Any, width: int, rms: bool) -> Any:
+    """Return the device function `merge_row(sums, row, rows, n2, factor, buffer)`, for a block of ROW_THREADS.
+
+    It returns the row's mean and its sum of squared deviations from it; for RMSNorm 0 and the sum of squares.
+    sums: of `forward_split_pieces`. factor: 1 / n2. buffer: shared, (2, ROW_WARPS).
+    """
     span = THREADS * VECTORS * width
 
-    @cuda.jit(launch_bounds=(ROW_THREADS, 1))
-    def forward_split_statistics(x, sums, eps, factor, mean, invvar):
-        """Merge each row's pieces; write its mean and invvar. sums: as above. factor: 1 / n2."""
-        buffer = cuda.shared.array((2, ROW_WARPS), dtype)
-        n1, n2 = x.shape
-        row = cuda.blockIdx.x
+    @cuda.jit(device=True)
+    def merge_row(sums, row, rows, n2, factor, buffer):
         # The row's mean, from the pieces' sums.
         center = cast(0, sums)
-        if mean is not None:
+        if not rms:
             total = cast(0, sums)
             piece = cuda.threadIdx.x
             while piece < sums.shape[1]:
@@ -117,13 +117,29 @@ def build_statistics(dtype: Any, width: int) -> Any:
         square_sum = cast(0, sums)
         piece = cuda.threadIdx.x
         while piece < sums.shape[1]:
-            square_sum += load(sums, (n1 + row, piece))
-            if mean is not None:  # n_w (s_w / n_w - mean)²: no difference of two large squares
+            square_sum += load(sums, (rows + row, piece))
+            if not rms:  # n_w (s_w / n_w - mean)²: no difference of two large squares
                 size = cast(min(span, n2 - piece * span), sums)
                 deviation = load(sums, (row, piece)) / size - center
                 square_sum += size * (deviation * deviation)
             piece += ROW_THREADS
-        square_sum = block_sum(warp_sum_butterfly(square_sum), buffer)
+        return center, block_sum(warp_sum_butterfly(square_sum), buffer)
+
+    return merge_row
+
+
+@cache
+def build_statistics(dtype: Any, width: int, rms: bool) -> Any:
+    """Return the kernel `forward_split_statistics`. Grid rows, block ROW_THREADS."""
+    merge_row = row_merger(dtype, width, rms)
+
+    @cuda.jit(launch_bounds=(ROW_THREADS, 1))
+    def forward_split_statistics(x, sums, eps, factor, mean, invvar):
+        """Merge each row's pieces; write its mean and invvar. sums: as above. factor: 1 / n2."""
+        buffer = cuda.shared.array((2, ROW_WARPS), dtype)
+        n1, n2 = x.shape
+        row = cuda.blockIdx.x
+        center, square_sum = merge_row(sums, row, n1, n2, factor, buffer)
         if cuda.threadIdx.x == 0:
             if mean is not None:
                 store(mean, row, center)
@@ -180,13 +196,13 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         return Refusal("the caller gives no memory for the pieces' sums")
     n1, n2 = problem.shape
     width = widest(n2, *problem.matrices)  # rows of 16-byte vectors where all arrays allow them
-    dtype, pieces = accumulator(problem.invvar), pieces_for(n2, width)
+    dtype, pieces, rms = accumulator(problem.invvar), pieces_for(n2, width), problem.mean is None
     groups = groups_for(n1, n2, width, device.multiprocessors)
     return Plan(
         "split_rows",
         (
-            Work(build_pieces, (dtype, width, problem.mean is None), (pieces, min(n1, GRID_LIMIT)), THREADS, PIECES),
-            Work(build_statistics, (dtype, width), n1, ROW_THREADS, STATISTICS),
+            Work(build_pieces, (dtype, width, rms), (pieces, min(n1, GRID_LIMIT)), THREADS, PIECES),
+            Work(build_statistics, (dtype, width, rms), n1, ROW_THREADS, STATISTICS),
             Work(build_output, (dtype, width), (-(-n2 // (COLUMN_THREADS * width)), groups), COLUMN_THREADS, OUTPUT),
         ),
         "0.57 of a copy for 32 rows of 802,816 float32, where reading twice allows 0.67; a cluster per row: 0.21",
