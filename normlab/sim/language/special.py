@@ -5,6 +5,7 @@ with an absolute error of about 1e-13.
 """
 
 import math
+from fractions import Fraction
 from functools import cache
 from statistics import NormalDist
 
@@ -59,7 +60,11 @@ def erfcinv(y: float) -> float:
 def erfcx(x: float) -> float:
     """Return exp(x²)·erfc(x)."""
     if x < 5:
-        return math.exp(x * x) * math.erfc(x) if x > -26.7 else math.inf
+        square = x * x
+        if square > 709.7 and x < 0:
+            return math.inf
+        lost = float(Fraction(x) ** 2 - Fraction(square))  # by rounding: exp would make up to x² / 2 ulps of it
+        return math.exp(square) * (1 + lost) * math.erfc(x)
     if math.isinf(x):
         return 0.0
     fraction = 0.0  # Laplace's continued fraction
