@@ -94,6 +94,20 @@ def modules() -> str:
     return _table(["`memory_efficient`", *(f"{NORMS[norm]} {dtype}" for norm, dtype in found)], rows)
 
 
+def on_several_gpus() -> str:
+    """Return the microseconds of a forward and a backward on two GPUs, and the bytes that one rank sends."""
+    rows = []
+    for row in record("distributed_h100")["rows"]:
+        if "error" in row:
+            cells = ["refuses its parameters"] + 2 * ["—"]
+        else:
+            sent = f"{row['sent']:,}" if "sent" in row else "as eager"
+            cells = [f"{row['device_us']:,.0f}", f"{row['us']:,.0f}", sent]
+        shape = " × ".join(f"{size:,}" for size in row["shape"])
+        rows.append([f"{row['norm']}, {shape} {row['dtype']}", row["contender"], *cells])
+    return _table(["norm", "by", "GPU, µs", "with the host, µs", "bytes sent"], rows)
+
+
 def counters() -> str:
     """Return hardware / trace of some launches, or one number where both agree."""
     launches = {launch["name"]: launch["metrics"] for launch in record("counters_h200")["launches"]}
@@ -284,6 +298,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "fast": fast,
     "paths": paths,
     "modules": modules,
+    "on several GPUs": on_several_gpus,
     "memory on a CPU": memory_on_a_cpu,
     "memory on a GPU": memory_on_a_gpu,
     "losses": losses,

@@ -62,7 +62,8 @@ class SyncBatchNorm(_BatchNorm):
         call = Call("SyncBatchNorm", ("*", input.shape[1], "*"), (str(input.dtype), f"eps {self.eps:g}", passes))
         output, mean, variance, size = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps, group, call)
         if self.track_running_stats:
-            self._update(mean, variance, size)
+            # If this rank has samples, the host knows without asking the GPU that the batch is not empty.
+            self._update(mean, variance, 1.0 if input.numel() else (size > 0).to(size.dtype))
         return output
 
     def _group(self) -> dist.ProcessGroup | None:
@@ -87,17 +88,19 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     @torch.no_grad()
-    def _update(self, mean: Tensor, variance: Tensor, size: Tensor) -> None:
-        """Set running = (1 - momentum) running + momentum new, unless no rank has a sample. variance: unbiased."""
+    def _update(self, mean: Tensor, variance: Tensor, filled: float | Tensor) -> None:
+        """Set running = (1 - momentum) running + momentum new.
+
+        variance: unbiased. filled: 1, or 0 if no rank has a sample; then the running statistics stay as they are.
+        """
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:  # the average of all batches so far
                 momentum = 1 / float(self.num_batches_tracked)
-        share = momentum * (size > 0).to(size.dtype)
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):
             if running is not None:
-                running.copy_(torch.lerp(running.to(new.dtype), new, share))
+                running.copy_(torch.lerp(running.to(new.dtype), new, momentum * filled))
 
     @classmethod
     def convert_sync_batchnorm(
