@@ -307,7 +307,7 @@ else:
 #
 # ## Exercise
 #
-# You have come through all of normlab. What is left of the course: `normlab course progress` shows it. From here, exercise
+# You have come through all of normlab's kernels. What is left of the course: `normlab course progress` shows it. From here, exercise
 # 19 (recompute with clamp; `normlab course check 19`) is worth a second look. Before that: write `SavesExact`, with
 # `normlab.keep_columns` in its forward. For how many columns does it keep x̂ in a fresh LayerNorm, with γ = 1 and β =
 # 0?
@@ -355,5 +355,5 @@ course.check(kept_columns, "kept_columns")
 # ```
 # </details>
 #
-# Back to the beginning: [1. Threads, warps, blocks](01_threads.ipynb). Or read the kernels, upwards from
+# Next: [16. A row that lives on four machines](16_ranks.ipynb). Or read the kernels, upwards from
 # `normlab/stages/moments.py`.

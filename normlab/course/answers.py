@@ -23,6 +23,7 @@ QUESTIONS = {
     "caught_by_unequal_groups": Question(frozenset({3}), "count the fields with FAILS in the test's column"),
     "sectors_by_columns": Question(frozenset({9216}), "trace the launch as the tutorial does, with a.T.copy().T for a"),
     "tall_warp": Question(frozenset({12}), "replace the step's ways by a plan with the new tiling, and trace it"),
+    "floats_of_rms_norm": Question(frozenset({2}), "which sum does each pass need, if no mean is subtracted?"),
     "kept_columns": Question(frozenset({0}), "which of the two conditions does γ = 1, β = 0 meet?"),
 }
 

@@ -21,7 +21,7 @@ once; at most 56 exchanges a row (shuffles and accesses of shared memory, counte
 
 To write: about 18 lines.
 
-Tutorial: normlab tutorials 5. This is the last exercise.
+Tutorial: normlab tutorials 5. Next: exercise 32, merge_ranks.
 """
 
 import math
