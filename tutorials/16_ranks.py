@@ -288,7 +288,7 @@ plt.show()
 #
 # ## Exercise
 #
-# Exercise 32 (`normlab course check 32`) is the merge as a kernel. And a question: LayerNorm sends a mean and an m2 a row
+# The merge as a kernel is exercise 32 (`normlab course check 32`). And a question: LayerNorm sends a mean and an m2 a row
 # forward, and two sums backward. How many floats a row does RMSNorm send in both passes together, without the count?
 
 # %%

@@ -21,6 +21,12 @@ OTHERS: dict[str, tuple[str, str, dict[str, str]]] = {  # by a name's first word
         {name: name for name in ("norm", "dtype", "module")}
         | {"GPU us": "device.median_us", "host us": "host.median_us"},
     ),
+    "distributed": (
+        "Norms over two GPUs: a forward and a backward",
+        "rows",
+        {"norm": "norm", "shape": "shape", "dtype": "dtype", "by": "contender", "GPU us": "device_us"}
+        | {"with the host us": "us", "bytes sent": "sent"},
+    ),
     "memory": (
         "Memory that a model keeps",
         "rows",
@@ -64,7 +70,22 @@ OTHERS: dict[str, tuple[str, str, dict[str, str]]] = {  # by a name's first word
         {"bug": "name", "kind": "kind"} | {tool: f"{tool}.verdict" for tool in TOOLS},
     ),
 }
-WORDS = {"norm", "norms", "dtype", "module", "layer", "launch", "step", "direction", "saved", "bug", "kind", *TOOLS}
+WORDS = {
+    "by",
+    "shape",
+    "norm",
+    "norms",
+    "dtype",
+    "module",
+    "layer",
+    "launch",
+    "step",
+    "direction",
+    "saved",
+    "bug",
+    "kind",
+    *TOOLS,
+}
 
 
 def pages() -> dict[str, str]:
