@@ -3,8 +3,8 @@
 A forward and a backward with NCCL, one GPU per rank. Without a GPU: gloo and the CPU's clock; --small: shapes for that.
 
 - LayerNorm and RMSNorm of a hidden dimension sharded evenly, 4,096 rows of 8,192 bfloat16, with and without parameters:
-  normlab's, eager and compiled; PyTorch's norm of a DTensor with placement Shard(-1), given back as one; and gathering
-  x and the output's gradient by hand, with PyTorch's norm of whole rows between.
+  normlab's, eager, in a CUDA graph and compiled; PyTorch's norm of a DTensor with placement Shard(-1), given back as
+  one; and gathering x and the output's gradient by hand, with PyTorch's norm of whole rows between.
 - SyncBatchNorm beside torch.nn's at the shapes of the norm family, as float32 and bfloat16 with channels last.
 
 Each time is the median of ROUNDS calls of all ranks together, the slowest rank's of each call: on an idle GPU, which
@@ -36,6 +36,7 @@ from normlab.measure.provenance import provenance
 ROWS, COLUMNS = 4096, 8192
 ROUNDS, WARM_UP = 30, 5
 HEAD_START = 8_000_000  # GPU clocks, about 4 ms: longer than the host takes to queue any contender's call
+UNSEEN = "compiled", "CUDA graph"  # a dispatch mode would make Dynamo give up, and sees nothing in a graph
 SENDING = (
     "all_gather",
     "allgather",
@@ -173,6 +174,7 @@ class Rows:
         """Return the ways to compute it, by name."""
         return {
             "normlab": self.normlab,
+            "normlab, CUDA graph": self.normlab,
             "normlab, compiled": torch.compile(self.normlab, fullgraph=True),
             "DTensor": self.dtensor,
             "gather, then norm": self.gathered,
@@ -217,6 +219,29 @@ def passes(function: Callable[..., torch.Tensor], leaves: list[torch.Tensor], gr
     return call
 
 
+def captured(call: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """Return the replay of a call in a CUDA graph, with its collectives; without a GPU the call itself."""
+    if not torch.cuda.is_available():
+        return call
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # NCCL's watchdog asks for events in a thread of its own meanwhile
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        output = call()
+
+    def replay() -> torch.Tensor:
+        graph.replay()
+        return output
+
+    return replay
+
+
 def measured(name: str, call: Callable, x: torch.Tensor, want: tuple, limit: float, device: torch.device) -> dict:
     """Return a contender's time and bytes, or its error, on all ranks alike."""
     result: dict[str, Any] = {"contender": name}
@@ -236,7 +261,7 @@ def measured(name: str, call: Callable, x: torch.Tensor, want: tuple, limit: flo
     if wrong.item():
         return result | {"error": error or "wrong on another rank"}
     result |= timed(call, device)
-    if "compiled" not in name:  # a dispatch mode would make Dynamo give up
+    if not name.endswith(UNSEEN):
         bytes_of = counted(call)
         result |= {"collectives": bytes_of.calls, "sent": bytes_of.sent, "received": bytes_of.received}
     return result
@@ -251,6 +276,8 @@ def rows_table(rows: int, columns: int, device: torch.device) -> list[dict]:
             title = f"{'RMSNorm' if rms else 'LayerNorm'}{'' if affine else ' without parameters'}"
             for name, function in problem.contenders().items():
                 call = passes(function, problem.mine, problem.my_grad)
+                if "CUDA graph" in name:
+                    call = captured(call)
                 result = measured(name, call, problem.mine[0], problem.want, 0.02, device)
                 found.append({"norm": title, "shape": [rows, columns], "dtype": "bfloat16"} | result)
                 show(found[-1])
@@ -275,8 +302,14 @@ def batches_table(shapes: list[tuple[int, ...]], device: torch.device) -> list[d
             want = right.detach()[mine], wide.grad[mine]
             x = whole[mine].contiguous(memory_format=layout).requires_grad_()
             grad = grads[mine].contiguous(memory_format=layout)
-            for name, kind in (("normlab", SyncBatchNorm), ("torch.nn.SyncBatchNorm", torch.nn.SyncBatchNorm)):
+            for name, kind in (
+                ("normlab", SyncBatchNorm),
+                ("normlab, CUDA graph", SyncBatchNorm),
+                ("torch.nn.SyncBatchNorm", torch.nn.SyncBatchNorm),
+            ):
                 call = passes(kind(shape[1]).to(device), [x], grad)
+                if "CUDA graph" in name:
+                    call = captured(call)
                 result = measured(name, call, x, want, 0.02 if dtype is torch.bfloat16 else 1e-4, device)
                 found.append({"norm": "SyncBatchNorm", "shape": list(shape), "dtype": str(dtype)[6:], **result})
                 show(found[-1])
