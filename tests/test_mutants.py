@@ -174,6 +174,17 @@ MUTATIONS = [
     Mutation("split rows: pieces overlap", "kernels.backward.split_rows", "first = cuda.blockIdx.x * VECTORS * span", "first = cuda.blockIdx.x * span", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
     Mutation("split rows: pieces' means are left out", "kernels.forward.split_rows", "square_sum += size * (deviation * deviation)", "square_sum += deviation - deviation", "kernels/test_split_rows.py::test_split_rows_are_within_the_bounds_forward"),
     Mutation("split rows: E[x²] - E[x]² of a piece", "kernels.forward.split_rows", "deviation = values[v * width + k] - center\n                        square_sum += deviation * deviation", "square_sum += values[v * width + k] * values[v * width + k] - center * center", "kernels/test_split_rows.py::test_split_rows_are_within_the_bounds_forward"),
+    Mutation("ranks: a part of several ranks counts as one", "kernels.ranks", "count_of(messages, second, step)", "count_of(messages, second, 1)", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
+    Mutation("ranks: the last pair is left out", "kernels.ranks", "while first + step < ranks:\n            second", "while first + 2 * step < ranks:\n            second", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
+    Mutation("ranks: one level only", "kernels.ranks", "step *= 2\n@cuda.jit(device=True)\ndef add_ranks", "step *= 1024\n@cuda.jit(device=True)\ndef add_ranks", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
+    Mutation("ranks: the merged m2 is kept to itself", "kernels.ranks", "store(messages, (first, 1 + sets + index), m2)", "pass", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
+    Mutation("ranks: the variance is biased", "kernels.ranks", "size - cast(1, messages)", "size", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
+    Mutation("ranks: the first rank's size for all", "kernels.ranks", "held = count_of(messages, 0, messages.shape[0])", "held = count_of(messages, 0, 1)", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
+    Mutation("ranks: sums begin at the count", "kernels.ranks", "add_ranks(messages, 1 + index)", "add_ranks(messages, index)", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
+    Mutation("ranks: sums of g in place of g x̂", "kernels.ranks", "add_ranks(messages, first + index) / size", "add_ranks(messages, index) / size", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
+    Mutation("ranks: sums, no means", "kernels.ranks", "of_g = add_ranks(messages, index) / size", "of_g = add_ranks(messages, index)", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
+    Mutation("message: m2 over the means", "kernels.ranks", "store(message, 1 + n1 + row, square_sum)", "store(message, 1 + row, square_sum)", "kernels/test_ranks.py::test_a_message_holds_the_count_and_the_moments_of_whole_rows"),
+    Mutation("message: no count", "kernels.ranks", "store(message, 0, cast(n2, message))", "pass", "kernels/test_ranks.py::test_a_message_holds_the_count_and_the_moments_of_whole_rows"),
     Mutation("short rows: a level of the butterfly too few", "stages.warp", "levels, half = lanes.bit_length() - 1,", "levels, half = lanes.bit_length() - 2,", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
     Mutation("short rows: the neighbour's sums, too", "stages.warp", "lanes.bit_length() - 1, lanes // 2", "lanes.bit_length() - 1, lanes", "stages/test_warp.py::test_every_part_of_a_warp_gets_its_own_sum"),
     Mutation("short rows: a warp's values are counted", "stages.grouped", "thread_map.lanes * thread_map.width", "32 * thread_map.width", "kernels/test_invariance.py::test_short_rows_are_right_forward"),
@@ -348,6 +359,9 @@ ARGUMENTS = {
     "test_few_rows_by_one_cluster_are_right_and_nothing_is_found": lambda patch: (3,),
     "test_split_rows_are_within_the_bounds_forward": lambda patch: (5, 2051, np.float16, patch),
     "test_gradients_of_split_rows_are_within_the_bounds": lambda patch: (5, 2051, np.float16, False, patch),
+    "test_merged_statistics_are_within_the_bounds": lambda patch: (7, np.float32, 0.0),
+    "test_merged_sums_of_squares_and_means_are_within_the_bounds": lambda patch: (7,),
+    "test_a_message_holds_the_count_and_the_moments_of_whole_rows": lambda patch: (False, 100),
 }
 
 
