@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normlab import oracle
-from normlab.engine import float32, float64, launch, using
+from normlab.engine import compile_ptx, float32, float64, launch, using
 from normlab.kernels import ranks
 from normlab.kernels.split import ROW_THREADS, THREADS, VECTORS
 from normlab.oracle.arithmetic import Arithmetic
@@ -128,3 +128,19 @@ def test_a_message_of_float64_keeps_its_digits():
     with using("simulator"):
         launch(ranks.build_message(float64, 1, False), 1, ROW_THREADS, x, sums, 0.5, message)
     assert message.tolist() == [2, 1 + 2**-41, 2.0**-81]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rms", [False, True])
+def test_the_kernels_compile_for_a_gpu_and_float32_stays_float32(dtype, rms):
+    pytest.importorskip("numba_cuda", reason="PTX is made by numba-cuda, which has no wheels for this platform")
+    one, two = (dtype, 1), (dtype, 2)
+    kernels = {
+        ranks.ranks_statistics: (two, dtype, one, None if rms else one, None if rms else one, one),
+        ranks.ranks_means: (two, one, two),
+        ranks.build_message(float32 if dtype is np.float32 else float64, 8, rms): (two, two, dtype, one),
+    }
+    for kernel, types in kernels.items():
+        ptx = compile_ptx(kernel, types)
+        assert (".f64" in ptx) == (dtype is np.float64)
+        assert ".local" not in ptx
