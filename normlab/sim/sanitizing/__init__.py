@@ -25,8 +25,8 @@ What the sanitizer takes for a mistake, and where a GPU may differ:
 - One run is enough, because order is computed and not observed: any `schedule` gives the same findings, except where a
   value that is read decides which way the program takes, and where one atomic hands over to another.
 - A read of memory that no other thread writes at the same time is a read of garbage; otherwise it is a race.
-- A thread that has returned counts as arrived at later barriers, as on today's GPUs, and the barrier is reported. A
-  grid sync is reported only if thread 0 of a block does not come to it, because the other blocks wait for thread 0.
+- A thread that has returned counts as arrived at later barriers and grid syncs, as on today's GPUs, and is reported.
+  If thread 0 of a block has returned, a grid sync is a deadlock, because the other blocks wait for thread 0.
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not checked.

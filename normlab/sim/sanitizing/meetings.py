@@ -40,12 +40,8 @@ class Meetings:
         """Record that a barrier orders a block's threads; report threads at another call, and returned ones."""
         # Before the clocks move: a finding names the places where the threads stand now.
         self._compare(arrived)
+        self._some_returned(block, arrived)
         memory = self._watch.memory(block)
-        # Some threads have left the kernel. The hardware counts them as arrived; the programming guide forbids it.
-        if memory.returned is not None:
-            count = len(block.threads) - len(arrived)
-            some = "a thread" if count == 1 else f"{count} threads"
-            self._missing("barrier-divergence", arrived[0], memory.returned, f"{some} of the block")
         pass_barrier(memory.clock)
         if len(block.cluster.blocks) == 1:  # in a larger cluster other blocks reach its memory, which stay unordered
             memory.forget()
@@ -87,12 +83,14 @@ class Meetings:
         return self._gatherings[cluster]
 
     def grid_sync(self, blocks: list[Any]) -> None:
-        """Record that a grid sync orders all accesses; report blocks whose thread 0 does not come to it."""
+        """Record that a grid sync orders all accesses; report blocks of which some threads do not come to it."""
         for block in blocks:
             waiting = block.at_grid_sync
             self._compare(waiting)
-            first = block.warps[0].threads[0]  # it signals for its block; the other threads may have returned
-            if first not in waiting:
+            first = block.warps[0].threads[0]  # it signals for its block
+            if first in waiting:
+                self._some_returned(block, waiting)
+            else:
                 self._missing("deadlock", waiting[0], self._watch.clock(first), "thread 0 of the block")
         if self._gone is not None:
             self._missing("deadlock", blocks[0].at_grid_sync[0], self._gone, "all threads of another block")
@@ -112,6 +110,14 @@ class Meetings:
         self._gone = memory.returned
 
     # --- threads that are missing ------------------------------------------------------------------------------------
+
+    def _some_returned(self, block: Block, arrived: list[Any]) -> None:
+        """Report threads that have left the kernel. Hardware counts them as arrived; the programming guide does not."""
+        returned = self._watch.memory(block).returned
+        if returned is not None:
+            count = len(block.threads) - len(arrived)
+            some = "a thread" if count == 1 else f"{count} threads"
+            self._missing("barrier-divergence", arrived[0], returned, f"{some} of the block")
 
     def _compare(self, arrived: list[Any]) -> None:
         """Report threads of a block that stand at different barriers, or in different turns of a loop at one."""

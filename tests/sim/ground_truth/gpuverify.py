@@ -20,8 +20,6 @@ import numpy as np
 
 from .texts import kernel_of
 
-NOT_ASKED_FOR = ("cooperative_groups/fail/divergence_grid_group",)
-"""Threads that have returned before a grid sync: the sanitizer asks for thread 0 of every block only."""
 SIZE = 1024  # elements of each array
 HEAD = "    t = cuda.threadIdx.x\n    i = cuda.grid(1)\n"
 RACE, DIVERGENCE, BOUNDS, NEGATIVE = "race", "barrier-divergence", "out-of-bounds", "negative-index"

@@ -6,7 +6,6 @@ import pytest
 
 from normlab.sim import sanitize
 
-from . import gpuverify
 from .gpuverify import PATTERNS
 from .indigo import variants
 from .scor import HANDOVERS, NOT_ASKED_FOR
@@ -48,7 +47,6 @@ def test_scor_s_races_are_found_and_no_others(program):
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda one: one.name)
 def test_gpuverify_s_verdicts_are_ours(pattern):
     report = sanitize(pattern.kernel)[pattern.configuration](*pattern.arguments())
-    wrong = None if pattern.name in gpuverify.NOT_ASKED_FOR else pattern.wrong
-    assert {finding.kind for finding in report.findings if not finding.benign} == {wrong} - {None}
+    assert {finding.kind for finding in report.findings if not finding.benign} == {pattern.wrong} - {None}
     assert any(finding.benign for finding in report.findings) == pattern.benign
-    assert report.ok == (wrong is None)
+    assert report.ok == (pattern.wrong is None)
