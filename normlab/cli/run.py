@@ -8,11 +8,6 @@ import typer
 from normlab.cli.errors import refused
 
 
-def _refuse_module(module: str | None) -> None:
-    if module is not None:
-        raise refused("run", f"takes a program's file, not -m {module}: give the path of its .py")
-
-
 def run_script(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python program that uses numba.cuda.")],
     args: Annotated[
@@ -41,12 +36,15 @@ def run_script(
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Refuse kernels that Numba does not compile, before they run.")
     ] = True,
-    _: Annotated[str | None, typer.Option("-m", hidden=True, is_eager=True, callback=_refuse_module)] = None,
+    module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is the name of a module, such as pytest, as python -m takes it.")
+    ] = False,
 ) -> None:
     """Run a program that uses numba.cuda, unmodified: its kernels run in normlab's simulator, with a GPU or without.
 
     Launches, device arrays, streams, events, reductions, vectorize and random numbers behave as Numba's; the device
-    calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT.
+    calls itself an H200. Times that the program measures are of the simulation. Options of normlab come before SCRIPT;
+    `normlab run -m pytest tests` runs a module.
 
     A kernel that Numba does not compile is refused, with the line and the reason, as on a GPU. --no-check runs it.
 
@@ -84,7 +82,9 @@ def run_script(
         if play is not None:
             play = play.absolute()
             play.write_text("")
-        code = run_program(script, args or [], sanitize, trace, json_file, check, strict, play)
+        code = run_program(script, args or [], sanitize, trace, json_file, check, strict, play, module)
+    except ModuleNotFoundError as error:
+        raise refused("run", f"cannot run -m {script}: {error}") from None
     except OSError as error:
         raise refused("run", f"cannot open {error.filename}: {error.strerror}") from None
     raise typer.Exit(code)

@@ -7,6 +7,7 @@ events), `elementwise` (vectorize), `rowwise` (guvectorize). `launcher` sends ev
 """
 
 import atexit
+import importlib.util
 import json
 import os
 import sys
@@ -30,19 +31,24 @@ def run_program(
     check: bool = True,
     strict: bool = False,
     play: Path | None = None,
+    module: bool = False,
 ) -> int:
     """Run `script` as `python script arguments…` would, but with its kernels in the simulator, even if there is a GPU.
 
+    module: `script` is the name of a module, which is run as `python -m script arguments…` would.
     sanitize, trace: watch every launch, and print a report per kernel on stderr when the interpreter exits; also write
     the report to `json_file`, if one is given. check: refuse the kernels that Numba does not compile. strict: stores of
     one value by several threads count as something found, too. play: the page for each traced kernel's first block.
 
     Return the program's exit code. The caller must exit with it. `numba.cuda` stays replaced until then, for threads
     that are still running and for the program's `atexit` functions. If the sanitizer found something, the process
-    exits with 1. Raise OSError if the script cannot be read.
+    exits with 1. Raise OSError if the script cannot be read, ModuleNotFoundError if there is no such module.
     """
-    with open(script, "rb"):
-        pass
+    if module:
+        _find(script)
+    else:
+        with open(script, "rb"):
+            pass
     if os.environ.pop(SIMULATOR_SWITCH, "0") != "0":  # Numba reads it when it is imported, here and in child processes
         print(f"normlab run: {SIMULATOR_SWITCH} is ignored: kernels run in normlab's simulator", file=sys.stderr)
     from normlab.run.launcher import Launcher
@@ -53,7 +59,19 @@ def run_program(
     replace_for_good(lambda: launcher)
     if sanitize or trace:
         atexit.register(_report, launcher, json_file, strict)
-    return execute(script, arguments)
+    return execute(script, arguments, module)
+
+
+def _find(module: str) -> None:
+    """Raise ModuleNotFoundError unless a module's package is in the current folder or on the path."""
+    path = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        # Not the module itself: that would import its package, before `numba.cuda` is replaced.
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    finally:
+        sys.path[:] = path
 
 
 def _report(launcher: "Launcher", json_file: Path | None, strict: bool) -> None:

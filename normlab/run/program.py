@@ -1,29 +1,31 @@
-"""Run a script as `python script.py` does: as `__main__`, with its arguments, and with its folder first on the path.
+"""Run a script as `python script.py` does, or a module as `python -m module` does: as `__main__`, with its arguments.
 
 An exception of the script is printed without the frames of `normlab.run` and of the simulator. It sets the exit code.
 """
 
 import builtins
 import os
+import runpy
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim"))
+MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim"), "<frozen runpy>", runpy.__file__)
 
 
-def execute(script: str, arguments: list[str]) -> int:
-    """Run `script` to its end and return the exit code that `python script` would have."""
-    source = Path(script).read_bytes()
-    main = ModuleType("__main__")
-    main.__dict__.update(__file__=os.path.abspath(script), __builtins__=builtins)
+def execute(script: str, arguments: list[str], module: bool = False) -> int:
+    """Run `script` to its end and return the exit code that `python script` would have. module: `python -m script`."""
     before = sys.argv, sys.path[0], sys.modules["__main__"]
-    sys.argv, sys.path[0] = [script, *arguments], os.path.dirname(os.path.realpath(script))
-    sys.modules["__main__"] = main
+    sys.argv = [script, *arguments]
+    # first on the path: the script's folder, or for a module the current one
+    sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(script))
     try:
         try:
-            exec(compile(source, os.path.abspath(script), "exec", dont_inherit=True), main.__dict__)
+            if module:
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
+            else:
+                _run_file(script)
         except SystemExit as stop:
             return _exit_code(stop)
         except BaseException as error:
@@ -32,6 +34,13 @@ def execute(script: str, arguments: list[str]) -> int:
         return 0
     finally:
         sys.argv, sys.path[0], sys.modules["__main__"] = before
+
+
+def _run_file(script: str) -> None:
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=os.path.abspath(script), __builtins__=builtins)
+    sys.modules["__main__"] = main
+    exec(compile(Path(script).read_bytes(), os.path.abspath(script), "exec", dont_inherit=True), main.__dict__)
 
 
 def _exit_code(stop: SystemExit) -> int:

@@ -176,8 +176,8 @@ def test_options_behind_the_script_are_the_script_s(monkeypatch):
     assert (done.exit_code, done.output) == (0, "")
     done = CliRunner().invoke(app, ["run", "exits.py", "nothing", "--sanitize"])
     assert ran == [
-        ("matmul_shared.py", ["--help"], False, False, None, True, False, None),
-        ("exits.py", ["nothing", "--sanitize"], False, False, None, True, False, None),
+        ("matmul_shared.py", ["--help"], False, False, None, True, False, None, False),
+        ("exits.py", ["nothing", "--sanitize"], False, False, None, True, False, None, False),
     ]
     assert done.exit_code == 0
     assert done.stderr == (
@@ -186,13 +186,39 @@ def test_options_behind_the_script_are_the_script_s(monkeypatch):
     )
 
 
-def test_a_module_is_refused_and_the_help_names_the_exit_codes():
-    done = CliRunner().invoke(app, ["run", "-m", "package"])
+MODULE = """
+import sys
+import numpy as np
+from numba import cuda
+from . import part
+
+@cuda.jit
+def twice(x):
+    x[cuda.threadIdx.x] *= 2
+
+x = np.arange(3.0)
+twice[1, 3](x)
+print(__name__, sys.argv[0].endswith("__main__.py"), sys.argv[1:], x.tolist(), part.seen)
+sys.exit(5)
+"""
+
+
+def test_a_module_runs_as_python_m_runs_it(tmp_path):
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole/__init__.py").write_text("from numba import cuda\n")  # before the module itself is run
+    (tmp_path / "whole/part.py").write_text("from numba import cuda\nseen = cuda.get_current_device().name\n")
+    (tmp_path / "whole/__main__.py").write_text(MODULE)
+    done = normlab_run("-m", "whole", "-q", "x.py", PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    assert (done.returncode, done.stderr) == (5, "")
+    assert done.stdout == "__main__ True ['-q', 'x.py'] [0.0, 2.0, 4.0] NVIDIA H200\n"
+
+
+def test_a_module_that_is_not_there_is_named_and_the_help_names_the_exit_codes():
+    done = CliRunner().invoke(app, ["run", "-m", "no_such_package.part"])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == "normlab run: takes a program's file, not -m package: give the path of its .py\n"
+    assert done.stderr == ("normlab run: cannot run -m no_such_package.part: No module named 'no_such_package.part'\n")
     told = CliRunner().invoke(app, ["run", "--help"]).stdout
     assert "SCRIPT} [ARGS]" in told
-    assert "-m" not in told.split()
     assert "130 for Ctrl-C" in told
 
 
