@@ -8,12 +8,19 @@ import pytest
 from course.solved import OTHERS, SOLUTIONS, WRONG
 
 from normlab.course import catalogue, grading
+from normlab.course.exercise import Exercise
 from normlab.course.given import added_lines
 from normlab.course.hidden import Hidden
 from normlab.course.process import Limits
 from normlab.engine import compile_ptx
 
 OTHER_SEED = Hidden(1, grading.DRAWS, {})  # graded in the process of the first seed, which compiles once
+
+
+def thin_out(monkeypatch, every: dict[int, int]) -> None:
+    """Let solutions be graded on every so many of a seed's inputs, which are sorted by size, the smallest first."""
+    draws = Exercise.draws
+    monkeypatch.setattr(Exercise, "draws", lambda exercise, seed, count: draws(exercise, seed, count)[:: every[seed]])
 
 
 def test_every_exercise_has_a_solution_three_other_right_ones_and_six_wrong_ones():
@@ -35,7 +42,8 @@ def test_a_reference_solution_passes_and_only_adds_lines(path):
 
 
 @pytest.mark.parametrize("given", OTHERS, ids=str)
-def test_other_right_solutions_pass_too(given):
+def test_other_right_solutions_pass_too(given, monkeypatch):
+    thin_out(monkeypatch, {0: 2, OTHER_SEED.seed: 3})  # reference solutions are graded on all
     result = grading.check(given.number, given.source, "/nowhere/right.py", hidden=OTHER_SEED)
     assert (result.failure, result.hidden_failure) == (None, None)
     assert result.points == result.possible
@@ -49,6 +57,8 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, tmp_
     file = tmp_path / "wrong.py"
     file.write_text(given.source)
     arguments = given.number, given.source, str(file)
+    if given.kind in ("budget", "lines"):  # it is right on all inputs, and wastes on those on which costs are counted
+        thin_out(monkeypatch, {0: 4, OTHER_SEED.seed: 4})
     result = grading.check(*arguments, hidden=OTHER_SEED, limits=PATIENT)
     assert result.failure is not None
     told = "\n".join([result.failure.headline, *result.failure.details])
