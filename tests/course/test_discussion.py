@@ -4,7 +4,7 @@ import ast
 import shutil
 
 import pytest
-from course.solved import written
+from course.solved import thin_out, written
 from typer.testing import CliRunner
 
 from normlab.cli import app
@@ -26,7 +26,8 @@ def solved(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "way"), WAYS, ids=[f"{number}-{way.title}" for number, way in WAYS])
-def test_each_solution_that_is_shown_passes(number, way):
+def test_each_solution_that_is_shown_passes(number, way, monkeypatch):
+    thin_out(monkeypatch, {0: 3})  # the reference solution's tests grade it on all inputs
     assert way.text.endswith(".")
     assert grading.check(number, written(number, way.code), f"/nowhere/{catalogue.FILES[number].name}").failure is None
 

@@ -139,11 +139,6 @@ def test_the_same_seed_gives_the_same_draws_and_another_one_others():
             assert set(size.edges) <= {one[name] for one in sizes}
 
 
-@pytest.mark.parametrize("number", catalogue.FILES)
-def test_reference_solutions_pass_with_another_seed(number):
-    assert graded(number, SOLVED[number], seed=1).failure is None
-
-
 def test_what_a_kernel_prints_is_shown_with_its_failure():
     lines = "    if lane == 31:\n        print('I hold', value)\n    return value"
     failure = graded("10", catalogue.skeleton("10").replace("    # Your lines.", lines)).failure
@@ -152,8 +147,10 @@ def test_what_a_kernel_prints_is_shown_with_its_failure():
 
 
 def test_a_picture_is_drawn_of_every_kind():
-    for number in ("10", "17", "21"):
-        assert graded(number, SOLVED[number], show="png").picture.startswith(b"\x89PNG")
+    for number in ("10", "17", "21", "05"):  # the last one is drawn by the exercise's own function
+        result = graded(number, SOLVED[number], show="png")
+        assert (result.failure, result.no_picture) == (None, None)
+        assert result.picture.startswith(b"\x89PNG")
 
 
 def test_why_there_is_no_picture():
