@@ -33,14 +33,14 @@ def test_every_step_has_a_name_of_its_own_and_one_line_of_summary():
 
 @every_step
 @pytest.mark.parametrize(
-    ("m", "n", "k", "alpha", "beta"),
+    ("m", "n", "k", "alpha", "beta", "schedule"),
     [
-        (129, 33, 9, 1.5, 0.25),  # a row more than a tile, a k more; nothing is aligned
-        (7, 132, 12, 1.0, 0.0),  # vectors of four, that end within a tile
+        (129, 33, 9, 1.5, 0.25, "forward"),  # a row more than a tile, a k more; nothing is aligned
+        (7, 132, 12, 1.0, 0.0, "reverse"),  # vectors of four, that end within a tile
     ],
 )
-def test_a_step_is_right_at_the_edges(step, m, n, k, alpha, beta):
-    with using("simulator", "reverse"):
+def test_a_step_is_right_at_the_edges(step, m, n, k, alpha, beta, schedule):
+    with using("simulator", schedule):
         examine(step, operands(m, n, k, alpha, beta))
 
 

@@ -74,7 +74,8 @@ def test_gradients_of_split_rows_are_within_the_bounds(n1, n2, dtype, memory_eff
 def test_a_row_has_the_same_bits_in_every_batch_and_in_every_schedule(memory_efficient, monkeypatch):
     split_short_rows(monkeypatch)
     case = random_case(9, 1030, np.float32)
-    assert_the_same_whenever_and_however_it_runs(case, CLUSTERS)
+    if not memory_efficient:  # the forward has no such path
+        assert_the_same_whenever_and_however_it_runs(case, CLUSTERS)
     first = replace(case, x=case.x[:2], grad_output=case.grad_output[:2])
     for step, how in ((CLUSTERS, None), (PIPELINED, memory_efficient)):
         want = results(case, step, how)[0]
@@ -83,11 +84,11 @@ def test_a_row_has_the_same_bits_in_every_batch_and_in_every_schedule(memory_eff
 
 
 @cases
-@both_paths
-def test_nothing_is_found_in_split_rows(n1, n2, dtype, memory_efficient, monkeypatch):
+def test_nothing_is_found_in_split_rows(n1, n2, dtype, monkeypatch):
+    """On one path each: those of one piece and those of several take them in turn."""
     split_short_rows(monkeypatch)
     with using("simulator"):
-        sanitized(random_case(n1, n2, dtype), PIPELINED, memory_efficient)
+        sanitized(random_case(n1, n2, dtype), PIPELINED, (n1, n2) in ((9, 40), (5, 2051)))
 
 
 @cases
