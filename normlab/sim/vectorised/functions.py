@@ -81,6 +81,12 @@ def _to_int(value: Any, width: int) -> Any:
     return to_integer(INTEGER_CASTS["int64"], value, width)
 
 
+def _abs(value: Any, width: int) -> Any:
+    if type(value) is Vector and value.kind in (np.float32, np.float64):
+        return Vector(value.kind, np.abs(value.data))
+    return lane_by_lane(abs, (value,), width)
+
+
 def _popc(value: Any, width: int) -> Any:
     if type(value) is not Vector or value.kind not in (*SIGNED, np.uint64):
         return lane_by_lane(popc, (value,), width)
@@ -124,6 +130,7 @@ VECTORISED: dict[int, Callable] = {
     id(to_float): _to_float,
     id(to_int): _to_int,
     id(popc): _popc,
+    id(abs): _abs,
     id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
     **{

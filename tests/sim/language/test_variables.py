@@ -1,6 +1,7 @@
 """With the compiler's types, variables compute as Numba's do. Numba's compiler for the CPU is the judge."""
 
 import ast
+from functools import cache
 
 import numba
 import numba.cuda.extending
@@ -171,14 +172,18 @@ def arguments(c):
     return x, np.zeros(4), np.int64(c), np.uint64(2**53 + 3)
 
 
+compiled_by_numba = cache(numba.njit)  # once for all faces and arguments
+checked = cache(cuda.jit)
+
+
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("c", [0, 4, 7])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_a_variable_has_the_type_that_numba_infers(kernel, c, face):
     truth = arguments(c)
-    numba.njit(kernel)(*truth)
+    compiled_by_numba(kernel)(*truth)
     given = arguments(c)
-    FACES[face](cuda.jit(kernel), check=True)[1, 1](*given)
+    FACES[face](checked(kernel), check=True)[1, 1](*given)
     assert [value.hex() for value in given[1]] == [value.hex() for value in truth[1]]
 
 
