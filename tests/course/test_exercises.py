@@ -53,6 +53,7 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, tmp_
     arguments = given.number, given.source, str(file)
     if given.kind in ("budget", "lines"):  # it is right on all inputs, and wastes on those on which costs are counted
         thin_out(monkeypatch, {0: 8, OTHER_SEED.seed: 8})
+    monkeypatch.setattr(grading, "TRIES", 6)  # how far the search for a smaller input goes is `test_grading`'s
     result = grading.check(*arguments, hidden=OTHER_SEED, limits=PATIENT)
     assert result.failure is not None
     told = "\n".join([result.failure.headline, *result.failure.details])
@@ -61,7 +62,7 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, tmp_
     assert given.says in told
     assert result.failure.line or given.kind in ("lines", "removed"), told
     if result.hidden_failure is None:  # it failed before the other seed's inputs came
-        monkeypatch.setattr(grading, "TRIES", 0)  # the smallest input has been found once
+        monkeypatch.setattr(grading, "TRIES", 0)  # a smaller input has been looked for once
         again = grading.check(*arguments, seed=OTHER_SEED.seed, limits=PATIENT)
         assert again.points < again.possible
         assert again.failure.line or given.kind in ("lines", "removed")

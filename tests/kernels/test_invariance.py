@@ -226,14 +226,14 @@ turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: ge
 def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monkeypatch):
     case = random_case(n1, n2, dtype)
     no_prefetch_at(n2, monkeypatch)
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # first what a mutant's mistake is in
+        few_stay(patch)
+        examine_backward(case, None, step, memory_efficient)
         patch.setattr(final_sums, "sums_of", lambda *args: ())  # of the other gradients
-        want = results(case, step, memory_efficient)[0]
-    few_stay(monkeypatch)
-    examine_backward(case, None, step, memory_efficient)
+        with using("simulator", "reverse"):
+            got = results(case, step, memory_efficient)[0]
     monkeypatch.setattr(final_sums, "sums_of", lambda *args: ())
-    with using("simulator", "reverse"):
-        assert results(case, step, memory_efficient)[0] == want, "how many blocks stay changes grad_input"
+    assert got == results(case, step, memory_efficient)[0], "how many blocks stay changes grad_input"
 
 
 # So many blocks of eight rows, of 16, two and 32, that add up their columns' sums as one cluster: 2, 2, 3, 3.
