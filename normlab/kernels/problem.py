@@ -23,6 +23,8 @@ class ForwardProblem:
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,); eps: a
     NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
+    `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
+    new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
     """
 
     x: Any
@@ -33,12 +35,15 @@ class ForwardProblem:
     mean: Any
     invvar: Any
     scratch: bool = True
+    residual: Any = None
+    new_residual: Any = None
+    offset: float = 0.0
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays whose vectors must be aligned: with the parameters, for all are read together."""
         # one width for all: a thread moves its columns of x and the same columns of the parameters as vectors
-        return self.x, self.weight, self.bias, self.output
+        return self.x, self.weight, self.bias, self.output, self.residual, self.new_residual
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,12 +58,12 @@ class ForwardProblem:
     @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
-        return (self.x,)
+        return (self.x,) if self.residual is None else (self.x, self.residual)
 
     @property
     def writing(self) -> tuple:
         """Return the matrices that go out."""
-        return (self.output,)
+        return (self.output,) if self.residual is None else (self.output, self.new_residual)
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class BackwardProblem:
     RMSNorm; `memory_efficient`: `saved` is the output, else the input, whose dtype grad_input has either way.
     `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
     where it leaves mean(g) and mean(g x̂).
+    `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
+    was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`: as in `ForwardProblem`.
     """
 
     grad_output: Any
@@ -85,12 +92,14 @@ class BackwardProblem:
     grad_weight: Any
     grad_bias: Any
     row_sums: Any = None
+    grad_residual: Any = None
+    offset: float = 0.0
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays with rows: what a vector must be aligned in."""
         # without the parameters, which may be read in narrower vectors than the rows (`backward.kind`)
-        return self.grad_output, self.saved, self.grad_input
+        return self.grad_output, self.saved, self.grad_input, self.grad_residual
 
     @property
     def one_row(self) -> Any:
@@ -116,7 +125,8 @@ class BackwardProblem:
     @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
-        return self.saved, self.grad_output
+        given = self.saved, self.grad_output, self.grad_residual
+        return tuple(array for array in given if array is not None)
 
     @property
     def writing(self) -> tuple:

@@ -20,6 +20,7 @@ class Kind(NamedTuple):
     narrow: bool  # shared memory holds the parameters in their own 16 bits, else in float32
     together: int  # elements of parameters and their gradients that one instruction may move, at most a row's vector
     float16: bool = False  # the saved array is an output in float16
+    offset: float = 0.0  # gamma is weight + offset
 
     @property
     def centered(self) -> bool:
@@ -53,4 +54,4 @@ def kind_of(problem: Any, width: int, together: int) -> Kind:
     # Narrow parameters are copied 16 bytes at once, as they are; others are loaded, widened and stored.
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
     narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
-    return kind._replace(narrow=narrow)
+    return kind._replace(narrow=narrow, offset=problem.offset)

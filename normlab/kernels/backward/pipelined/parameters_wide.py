@@ -73,7 +73,7 @@ def storer(layout: PipelineLayout) -> Any:
 @cache
 def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
-    thread_map, together = layout.thread_map, kind.together
+    thread_map, together, offset = layout.thread_map, kind.together, kind.offset
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
     vectors, width, span, whole = thread_map.loop
     elements = thread_map.elements
@@ -100,6 +100,9 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         rare = False
         for v in range(vectors):
             if whole or first + v * span < n2:
+                if weighted and offset:
+                    for k in range(v * width, (v + 1) * width):
+                        gammas[k] += cast(offset, gammas)
                 if inverted:
                     for k in range(width):
                         gamma = gammas[v * width + k]

@@ -1,7 +1,8 @@
 """Do one thread's share of the pipelined backward: fetch a row, and make the two passes over it.
 
     first pass    adds dy x̂ and dy to the columns' sums in registers, and g x̂ and g to the row's sums
-    second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known
+    second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known; the residual's
+                  gradient is added where grad_input is stored
 
 Both passes read the row from shared memory, so it takes no registers in between. Every thread reads only the elements
 that it fetched itself: it waits for its own copies and needs no barrier.
@@ -27,8 +28,9 @@ def fetcher(layout: PipelineLayout) -> Any:
     It starts the copies of the thread's share of row `row`, or none if row >= n1. at: the share's offset in the
     pipeline stages. first: its first column.
     """
-    thread_map, grads_at = layout.thread_map, layout.grads_at
+    thread_map, grads_at, residuals_at = layout.thread_map, layout.grads_at, layout.residuals_at
     vectors, width, span, whole = thread_map.loop
+    residual = layout.residual_bytes > 0
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, first):
@@ -39,6 +41,9 @@ def fetcher(layout: PipelineLayout) -> Any:
                 if whole or column < n2:  # the same columns as in both passes: each thread reads its own copies
                     copy_async(memory.saved_stages, at + v * span, operands.saved, (row, column), width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
+                    if residual:
+                        place = residuals_at + at + v * span
+                        copy_async(memory.saved_stages, place, operands.grad_residual, (row, column), width)
 
     return fetch
 
@@ -86,7 +91,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     )
     # mean(g) takes the gamma that is not clamped; wide parameters in shared memory are clamped.
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
-    sum_unclamped = unclamped_adder(layout)
+    sum_unclamped = unclamped_adder(layout, kind.offset)
 
     @cuda.jit(device=True)
     def add_up_share(operands, memory, share, row, rare, sums):
@@ -143,7 +148,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def unclamped_adder(layout: PipelineLayout) -> Any:
+def unclamped_adder(layout: PipelineLayout, offset: float) -> Any:
     """Return the device function `sum_unclamped(grads, operands, memory, share, row)`: the sum of g, gamma as it is.
 
     mean(g) needs the gamma that is not clamped. Wide parameters in shared memory are clamped (`parameters`), so this
@@ -163,7 +168,10 @@ def unclamped_adder(layout: PipelineLayout) -> Any:
         while v < vectors and share.first + v * span < operands.saved.shape[1]:
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             for k in range(width):
-                sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
+                gamma = load(operands.weight, share.first + v * span + k)
+                if offset:
+                    gamma += cast(offset, grads)
+                sum_g += grads[k] * gamma
             v += 1
         return sum_g
 
@@ -204,8 +212,9 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
     It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
     """
-    thread_map, grads_at = layout.thread_map, layout.grads_at
+    thread_map, grads_at, residuals_at = layout.thread_map, layout.grads_at, layout.residuals_at
     width, span, whole = thread_map.width, thread_map.span, thread_map.whole
+    residual = layout.residual_bytes > 0
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
     rms, memory_efficient, weighted, biased, centered = (
         kind.rms,
@@ -250,6 +259,11 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 if not rms:
                     subtracted += shift
                 grads[k] = gradient * row.scale - subtracted
+            if residual:  # the array that was normalised went on beside the output
+                place = residuals_at + row.at + v * span
+                load_bits_into(values, 0, memory.saved_stages, place, width, operands.grad_residual)
+                for k in range(width):
+                    grads[k] += values[k]
             store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
 
     return store_vector
