@@ -154,12 +154,10 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
         chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
-    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms)
+    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, problem.residual is not None)
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout = chosen.layout
-    if problem.residual is not None:
-        layout = layout._replace(resident=1)  # a row and its residual take twice the registers until they are added
     grid = -(-n1 // layout.rows)
     if grid > GRID_LIMIT:
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")

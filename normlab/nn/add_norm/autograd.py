@@ -72,9 +72,10 @@ def gradients(
     else:
         function = by_operator if looks_on == "graph" else once
         found = function(grad_output, grad_residual, saved, ctx.how, dtype)  # type: ignore[arg-type]
-    grad, *affine = found
+    grad, grad_weight, grad_bias = found
     of_x, of_residual, *_ = ctx.needs_input_grad
-    return grad.to(x_dtype) if of_x and grad is not None else None, grad if of_residual else None, *affine
+    grad_x = grad.to(x_dtype) if of_x and grad is not None else None
+    return grad_x, grad if of_residual else None, grad_weight, grad_bias
 
 
 def by_operator(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: AddHow, dtype: Any) -> Gradients:
