@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     narrow: bool  # shared memory holds the parameters in their own 16 bits, else in float32
     together: int  # elements of parameters and their gradients that one instruction may move, at most a row's vector
     float16: bool = False  # the saved array is an output in float16
-    offset: float = 0.0  # gamma is weight + offset
+    offset: float = 0.0  # gamma is weight + offset; only of RMSNorm, so mean(g) need not know it
 
     @property
     def centered(self) -> bool:

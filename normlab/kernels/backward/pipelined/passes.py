@@ -91,7 +91,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     )
     # mean(g) takes the gamma that is not clamped; wide parameters in shared memory are clamped.
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
-    sum_unclamped = unclamped_adder(layout, kind.offset)
+    sum_unclamped = unclamped_adder(layout)
 
     @cuda.jit(device=True)
     def add_up_share(operands, memory, share, row, rare, sums):
@@ -148,7 +148,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
 
 @cache
-def unclamped_adder(layout: PipelineLayout, offset: float) -> Any:
+def unclamped_adder(layout: PipelineLayout) -> Any:
     """Return the device function `sum_unclamped(grads, operands, memory, share, row)`: the sum of g, gamma as it is.
 
     mean(g) needs the gamma that is not clamped. Wide parameters in shared memory are clamped (`parameters`), so this
@@ -168,10 +168,7 @@ def unclamped_adder(layout: PipelineLayout, offset: float) -> Any:
         while v < vectors and share.first + v * span < operands.saved.shape[1]:
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             for k in range(width):
-                gamma = load(operands.weight, share.first + v * span + k)
-                if offset:
-                    gamma += cast(offset, grads)
-                sum_g += grads[k] * gamma
+                sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
             v += 1
         return sum_g
 
