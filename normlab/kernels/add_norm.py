@@ -136,6 +136,8 @@ def _joined(apart: list[Apart], plan: Plan) -> Plan:
     )
     return replace(
         plan,
+        step=f"{plan.step} apart" if apart else plan.step,
+        reads=plan.reads + bool(apart),
         work=(*before, *(_renamed(one, names) for one in plan.work), *after),
         scratch=(*scratch, *plan.scratch),
         why="; ".join([*(one.words for one in apart), plan.why]),

@@ -146,6 +146,8 @@ class Problem:
         weight, bias: are there such parameters? None for bias: where the norm is LayerNorm.
         saved: what the backward recomputes from, "input" or "output".
         alignment: bytes, a power of two that all addresses are multiples of.
+        residual: is one added before the norm (`kernels.add_norm`)? It has x's dtype. A backward then gets a gradient
+            at the sum.
 
     Raises:
         ValueError: one of them is something else.
@@ -161,6 +163,7 @@ class Problem:
     bias: bool | None = None
     saved: str = "input"
     alignment: int = 256
+    residual: bool = False
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -208,11 +211,17 @@ class Problem:
         statistics = array((self.n1,), u)
         mean = None if rms else statistics  # mean and invvar may share an address: nothing is read or written
         if self.direction == "forward":
-            return ForwardProblem(array(shape, t), weight, bias, u.type(0), array(shape, v), mean, statistics)
+            rows = array(shape, t)
+            residual = rows if self.residual else None
+            return ForwardProblem(
+                rows, weight, bias, u.type(0), array(shape, v), mean, statistics,
+                residual=residual, new_residual=residual,
+            )  # fmt: skip
         return BackwardProblem(
             grad_output=array(shape, v), saved=array(shape, v if recomputed else t), mean=None if recomputed else mean,
             invvar=statistics, weight=weight, bias=bias, eps=u.type(0), rms=rms, memory_efficient=recomputed,
             grad_input=array(shape, t), grad_weight=weight, grad_bias=bias,
+            grad_residual=array(shape, t) if self.residual else None,
         )  # fmt: skip
 
 
