@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         add_layer_norm_forward,
         add_rms_norm_backward,
         add_rms_norm_forward,
+        head_rms_norm_backward,
+        head_rms_norm_forward,
     )
     from normlab.host.exact import keep_columns
     from normlab.host.matmul import sgemm
@@ -33,6 +35,8 @@ __all__ = [
     "add_rms_norm_backward",
     "add_rms_norm_forward",
     "explain",
+    "head_rms_norm_backward",
+    "head_rms_norm_forward",
     "keep_columns",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -49,6 +53,8 @@ _ELSEWHERE = {  # all others are in normlab.host.norms
     "add_layer_norm_forward": "normlab.host.add_norm",
     "add_rms_norm_backward": "normlab.host.add_norm",
     "add_rms_norm_forward": "normlab.host.add_norm",
+    "head_rms_norm_backward": "normlab.host.add_norm",
+    "head_rms_norm_forward": "normlab.host.add_norm",
     "explain": "normlab.learn.explain",
     "keep_columns": "normlab.host.exact",
     "layer_norm_linear_backward": "normlab.host.norm_linear",

@@ -242,7 +242,7 @@ MUTATIONS = [
     Mutation("residual: not added", "stages.residual", "rounded(values[k] + others[k], new_residual)", "rounded(values[k], new_residual)", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("residual: the sum is not stored", "stages.residual", "store_vector_from(new_residual, (row, column), values, v * width, width)", "pass", "kernels/test_add_norm.py::test_the_stage_adds_rounds_and_stores_what_it_leaves_in_registers[float32]"),
     Mutation("residual: its gradient is not added", "kernels.backward.pipelined.passes", "grads[k] += values[k]", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
-    Mutation("residual: its gradient is not fetched", "kernels.backward.pipelined.passes", "copy_async(memory.saved_stages, place, operands.grad_residual, (row, column), width)", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("residual: its gradient is not fetched", "kernels.backward.pipelined.passes", "copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("residual: its gradient's stages lie on dy's", "kernels.backward.pipelined.layout", "both = self.saved_bytes + self.grad_bytes", "both = self.saved_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("residual: the parameters lie on its gradient's stages", "kernels.backward.pipelined.layout", "together = self.saved_bytes + self.grad_bytes + self.residual_bytes", "together = self.saved_bytes + self.grad_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("offset: not in the forward", "stages.output", "gammas[k] += cast(offset, gammas)", "pass", "kernels/test_add_norm.py::test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit"),
@@ -250,6 +250,8 @@ MUTATIONS = [
     Mutation("offset: not with wide parameters", "kernels.backward.pipelined.parameters_wide", "gammas[k] += cast(offset, gammas)", "pass", "kernels/test_add_norm.py::test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit"),
     Mutation("added apart: the second array is left out", "kernels.add_norm", "values[k] += others[k]", "pass", "kernels/test_add_norm.py::test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds"),
     Mutation("added apart: the offset is left out", "kernels.add_norm", "values[k] += cast(offset, values)", "pass", "kernels/test_add_norm.py::test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds"),
+    Mutation("row map: rows follow each other", "stages.row_map", "return row + row // heads * gap", "return row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
+    Mutation("row map: the backward reads rows that follow each other", "kernels.backward.pipelined.passes", "place = place_of(row)", "place = row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
 ]  # fmt: skip
 
 
@@ -375,6 +377,7 @@ ARGUMENTS = {
     "test_merged_sums_of_squares_and_means_are_within_the_bounds": lambda patch: (7,),
     "test_a_message_holds_the_count_and_the_moments_of_whole_rows": lambda patch: (False, 100),
     "test_the_fast_kernels_take_the_residual_and_are_within_the_bounds": lambda patch: (3, 520, "bfloat16", None, True),
+    "test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits": lambda patch: (2, 1, 64, "float32"),
     "test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit": lambda patch: (96, False),
     "test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds": lambda patch: (3, 50, "float64"),
 }

@@ -7,12 +7,16 @@ Both results go on: the output into the next block, new_residual past it. The ba
 each, and returns one gradient, which is that of x and that of the residual. Arrays and dtypes are those of
 `normlab.host.norms`, with the residual as the norm's input: T is the residual's dtype. x may have T, or a dtype that
 the parameters of a T input may have.
+
+`head_rms_norm` is the same kernel without a residual, for the heads of a query or a key. Their rows may lie apart in
+memory, as in a fused tensor of query, key and value: they are read where they lie (`normlab.stages.row_map`).
 """
 
 from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.host.places import contiguous, in_place
 from normlab.kernels.add_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -116,6 +120,34 @@ def add_rms_norm_backward(
     return backward(AddNormBackward(grad_output, grad_residual, saved, None, invvar, weight, None, *how))[:2]
 
 
+def head_rms_norm_forward(x: Any, weight: Any = None, *, eps: float = 1e-6, offset: float = 0.0) -> tuple[Any, Any]:
+    """Return the RMSNorm of each head, and its invvar.
+
+    Args:
+        x: (*leading, heads, head_dim), float16, bfloat16, float32 or float64. It is not copied if a token's heads
+            follow each other, and tokens lie equally far apart, by a multiple of head_dim, such as x is in a tensor
+            (batch, sequence, (heads + 2 kv_heads) head_dim).
+        weight: (head_dim,), or None.
+        eps, offset: as for `add_rms_norm_forward`.
+
+    Returns:
+        (output, invvar): output is contiguous and has the weight's dtype, or without a weight x's. invvar has the shape
+        (*leading, heads).
+
+    Raises:
+        ValueError, TypeError: as `add_layer_norm_forward`.
+    """
+    output, _, _, invvar = forward(x, None, weight, None, eps, True, offset)
+    return output, invvar
+
+
+def head_rms_norm_backward(
+    grad_output: Any, x: Any, invvar: Any, weight: Any = None, *, eps: float = 1e-6, offset: float = 0.0
+) -> tuple[Any, Any]:
+    """Return the gradients of `head_rms_norm_forward`: (grad_x, grad_weight). grad_x is contiguous; x is not copied."""
+    return add_rms_norm_backward(grad_output, None, x, invvar, weight, eps=eps, offset=offset)
+
+
 def forward(
     x: Any, residual: Any, weight: Any, bias: Any, eps: Any, rms: bool, offset: float
 ) -> tuple[Any, Any, Any, Any]:
@@ -123,7 +155,10 @@ def forward(
 
     residual: None normalises x itself; new_residual is then None.
     """
-    key, pointers = replay.signature((x, residual, weight, bias), (), eps, FORWARD.name, "forward", rms, offset)
+    shape = tuple(getattr(x, "shape", ()))
+    rows, row_map = in_place(x) if residual is None else (x, None)
+    given = rows, residual, weight, bias
+    key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", rms, offset, row_map)
     cached = replay.find(key)
     if cached:
         return cached(pointers)
@@ -145,20 +180,24 @@ def forward(
     mean = None if rms else backend.empty((n1,), statistics)
     invvar = backend.empty((n1,), statistics)
     if n1:
-        rows = [backend.operand(array, (n1, n2)) for array in (x, residual)]
+        places = (n1, n2) if row_map is None else tuple(rows.shape)
+        added_to, added = backend.operand(rows, places), backend.operand(residual, (n1, n2))
         gamma, beta = (backend.operand(array, (n2,)) for array in (weight, bias))
         problem = ForwardProblem(
-            x=rows[0],
+            x=added_to,
             weight=gamma,
             bias=beta,
             eps=eps,
             output=output,
             mean=mean,
             invvar=invvar,
-            residual=rows[1],
+            residual=added,
             new_residual=new_residual,
             offset=offset,
+            row_map=row_map,
         )
+        if row_map is not None and FORWARD.first_answer(problem, Device.of(output)) is None:
+            return forward(contiguous(x), residual, weight, bias, eps.item(), rms, offset)
         FORWARD.do(backend.launch, backend, problem, Device.of(problem.x))
     results = (
         backend.give_back(output, (*leading, n2)),
@@ -191,10 +230,11 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     """Return (grad, grad_weight, grad_bias) of either norm."""
     grad_output, grad_residual, saved, mean, invvar, weight, bias, eps, rms, offset, memory_efficient, dtype = call
     # mean is last: with memory_efficient a caller may give it, but it is no operand
-    given = grad_output, grad_residual, saved, invvar, weight, bias, mean
-    key, pointers = replay.signature(
-        given, (), eps, BACKWARD.name, "backward", rms, offset, bool(memory_efficient), dtype
-    )
+    shape = tuple(getattr(saved, "shape", ()))
+    rows, row_map = in_place(saved)
+    given = grad_output, grad_residual, rows, invvar, weight, bias, mean
+    options = "backward", rms, offset, bool(memory_efficient), dtype, row_map
+    key, pointers = replay.signature(given, shape, eps, BACKWARD.name, *options)
     cached = replay.find(key)
     if cached:
         return cached(pointers)
@@ -211,13 +251,14 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     grad_bias = None if bias is None else parameter_memory((n2,), output_dtype)
     grad = backend.empty((n1, n2), residual_dtype)
     if n1:
-        rows = [backend.operand(array, (n1, n2)) for array in (grad_output, grad_residual, saved)]
+        grads = [backend.operand(array, (n1, n2)) for array in (grad_output, grad_residual)]
+        kept = backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape))
         row_scales = backend.operand(invvar, (n1,))
         gamma, beta = (backend.operand(array, (n2,)) for array in (weight, bias))
         problem = BackwardProblem(
-            grad_output=rows[0],
-            grad_residual=rows[1],
-            saved=rows[2],
+            grad_output=grads[0],
+            grad_residual=grads[1],
+            saved=kept,
             invvar=row_scales,
             weight=gamma,
             bias=beta,
@@ -229,7 +270,10 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
             grad_weight=grad_weight,
             grad_bias=grad_bias,
             offset=checks.number(offset, "offset"),
+            row_map=row_map,
         )
+        if row_map is not None and BACKWARD.first_answer(problem, Device.of(grad)) is None:
+            return backward(call._replace(saved=contiguous(saved)))
         BACKWARD.do(backend.launch, backend, problem, Device.of(problem.saved))
     results = (
         backend.give_back(grad, (*leading, n2)),

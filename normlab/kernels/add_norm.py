@@ -4,10 +4,10 @@ The fastest steps of both ladders do this themselves. Step 6 of the forward adds
 and the pipelined backward adds the residual's gradient where it stores grad_input. Both add the offset where they read
 the weight.
 
-What these two refuse is done apart: a kernel adds the two matrices (or the offset to the weight), and the plain norm's
-kernels do the rest. These are float64, rows that no block holds, and a backward whose vectors are too narrow for
-asynchronous copies. The results have the same bounds: the kernels hand on sums in accumulator precision, or in the
-dtype to which they are rounded anyway.
+Both refuse float64 and rows that no block holds, and the backward refuses vectors that are too narrow for asynchronous
+copies. Then the sum is done apart: a kernel adds the two matrices (or the offset to the weight), and the plain norm's
+kernels do the rest. The results keep the same bounds, because a kernel hands a sum on in accumulator precision, or in
+the dtype to which the sum is rounded anyway.
 """
 
 from dataclasses import replace
@@ -25,6 +25,7 @@ from normlab.stages.vector import widest
 THREADS = 256  # per block, and a block per row
 GRID_LIMIT = 2**31 - 1
 SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
+NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 GAMMA, THROUGH_NORM = "gamma", "through_norm"  # scratch: weight + offset, and the gradient that comes through the norm
 
 
@@ -68,6 +69,8 @@ class Apart(NamedTuple):
 
 def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan that adds the residual and the offset first, in kernels of their own."""
+    if problem.row_map is not None:
+        return NO_ROW_MAP
     apart, plain = _with_gamma(problem)
     if problem.residual is not None:
         arrays = problem.x, problem.residual, problem.new_residual
@@ -79,6 +82,8 @@ def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPl
 
 def plan_backward(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan that adds the offset first, and the residual's gradient last, in kernels of their own."""
+    if problem.row_map is not None:
+        return NO_ROW_MAP
     apart, plain = _with_gamma(problem)
     if problem.grad_residual is not None:
         # in accumulator precision, so that the sum is rounded once

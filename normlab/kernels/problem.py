@@ -8,6 +8,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from normlab.engine import DeviceArray
+from normlab.stages.row_map import RowMap
 
 DTYPES = {
     "float16": np.dtype(np.float16),
@@ -25,6 +26,7 @@ class ForwardProblem:
     NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
     `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
     new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
+    `row_map`: None, or where the rows of x lie: x is then (places, n2).
     """
 
     x: Any
@@ -38,6 +40,7 @@ class ForwardProblem:
     residual: Any = None
     new_residual: Any = None
     offset: float = 0.0
+    row_map: RowMap | None = None
 
     @property
     def matrices(self) -> tuple:
@@ -48,7 +51,7 @@ class ForwardProblem:
     @property
     def shape(self) -> tuple[int, int]:
         """Return (n1, n2)."""
-        return self.x.shape
+        return self.output.shape
 
     @property
     def statistics(self) -> Any:
@@ -76,7 +79,8 @@ class BackwardProblem:
     `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
     where it leaves mean(g) and mean(g x̂).
     `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
-    was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`: as in `ForwardProblem`.
+    was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
+    `ForwardProblem`; the map is that of `saved`.
     """
 
     grad_output: Any
@@ -94,6 +98,7 @@ class BackwardProblem:
     row_sums: Any = None
     grad_residual: Any = None
     offset: float = 0.0
+    row_map: RowMap | None = None
 
     @property
     def matrices(self) -> tuple:
@@ -115,7 +120,7 @@ class BackwardProblem:
     @property
     def shape(self) -> tuple[int, int]:
         """Return (n1, n2)."""
-        return self.saved.shape
+        return self.grad_input.shape
 
     @property
     def statistics(self) -> Any:

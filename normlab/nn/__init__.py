@@ -20,8 +20,8 @@ try:
 except ImportError as error:
     raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
 
-from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm
-from normlab.nn.add_norm.modules import AddLayerNorm, AddRMSNorm
+from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm
+from normlab.nn.add_norm.modules import AddLayerNorm, AddRMSNorm, HeadRMSNorm
 from normlab.nn.dtypes import apex_autocast
 from normlab.nn.engines import engine
 from normlab.nn.exact import recount
@@ -59,6 +59,7 @@ __all__ = [
     "FusedLayerNorm",
     "FusedRMSNorm",
     "GroupNorm",
+    "HeadRMSNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
@@ -76,6 +77,7 @@ __all__ = [
     "fused_rms_norm",
     "fused_rms_norm_affine",
     "group_norm",
+    "head_rms_norm",
     "instance_norm",
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",

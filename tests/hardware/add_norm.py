@@ -1,8 +1,12 @@
-"""Norms of x + residual on a GPU: held to their bounds, then timed: python -m hardware.add_norm [--layouts]
+"""Norms of x + residual, and of heads, on a GPU: python -m hardware.add_norm [check] [heads] [peers] [layouts]
+
+    check     both norms of a sum at twenty shapes, and heads that lie apart, held to their bounds
+    heads     the times of queries' norms in a fused tensor
+    peers     the times beside torch's x + residual and then its norm, that by torch.compile, and Liger's fused kernel
+    layouts   the times of other layouts than the tables'
 
 Times are medians with a cold L2 (`normlab.measure.timing`), as fractions of a copy that moves as many bytes: two
-matrices in and two out, forward and backward. Beside normlab: torch's x + residual and then its norm, that by
-torch.compile, and Liger's fused kernel where it is installed. --layouts also times other layouts than the tables'.
+matrices in and two out, forward and backward. Without an argument: all but layouts.
 """
 
 import argparse
@@ -17,6 +21,7 @@ from typing import Any
 from add_norms import examine_add_backward, fixed_case
 
 from hardware.sweep import take
+from normlab import rms_norm_backward, rms_norm_forward
 from normlab.engine import using
 from normlab.host import add_norm
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
@@ -31,6 +36,8 @@ CHECKED = [
     ((3, 66_000), "bfloat16", None),
     ((4, 100), "float64", None),
 ]
+HEADS = [(32, 8, 128), (16, 16, 64), (8, 4, 256)]  # heads of the query, of key and value together, head_dim
+TOKENS = 8192
 TIMED = [(8192, 4096), (8192, 2048), (8192, 1024), (4096, 8192)]
 COMPILED = TIMED[:1]  # the compiler takes ten seconds for a shape
 EPS = 1e-6
@@ -41,6 +48,55 @@ def check(shape: tuple[int, int], dtype: str, parameters: str | None, rms: bool)
     with using("gpu"):
         for memory_efficient in (False, True):
             examine_add_backward(fixed_case(*shape, dtype, rms, float(rms), parameters), memory_efficient)
+
+
+def check_heads(heads: int, others: int, columns: int) -> None:
+    """Hold heads that lie apart to the bits of the plain norm of contiguous ones; raises AssertionError."""
+    import torch
+
+    x, grad, weight = queries(67, heads, others, columns)
+    output, invvar = add_norm.head_rms_norm_forward(x, weight)
+    results = output, invvar, *add_norm.head_rms_norm_backward(grad, x, invvar, weight)
+    want, scale = rms_norm_forward(x.contiguous(), columns, weight, eps=EPS)
+    plain = want, scale, *rms_norm_backward(grad, x.contiguous(), scale, columns, weight, eps=EPS)
+    assert all(torch.equal(got, there) for got, there in zip(results, plain, strict=True)), (heads, others, columns)
+
+
+def queries(tokens: int, heads: int, others: int, columns: int) -> tuple:
+    """Queries in a fused tensor of bfloat16, a gradient and a weight."""
+    import torch
+
+    fused = torch.randn(tokens, (heads + others) * columns, device="cuda").bfloat16()
+    x = fused[:, : heads * columns].view(tokens, heads, columns)
+    return x, torch.randn_like(x, memory_format=torch.contiguous_format), torch.randn(columns, device="cuda").bfloat16()
+
+
+def head_times() -> None:
+    """Print the times of queries' norms, as fractions of a copy of as many bytes."""
+    import torch
+
+    from normlab.measure.timing import EventTimer
+
+    timer = EventTimer()
+    for heads, others, columns in HEADS:
+        x, grad, weight = queries(TOKENS, heads, others, columns)
+        output, invvar = add_norm.head_rms_norm_forward(x, weight)
+        target = torch.empty_like(output)
+        copy = timer(lambda output=output, target=target: target.copy_(output)).median
+        calls = {
+            "forward": (2, lambda x=x, weight=weight: add_norm.head_rms_norm_forward(x, weight)),
+            "backward": (3, lambda *given, of=(grad, x, invvar, weight): add_norm.head_rms_norm_backward(*of)),
+            "forward, torch": (
+                2,
+                lambda x=x, weight=weight: torch.nn.functional.rms_norm(x, x.shape[-1:], weight, EPS),
+            ),
+        }
+        for name, (matrices, call) in calls.items():
+            took = timer(call).median
+            fraction = matrices / 2 * copy / took
+            print(
+                f"{name:14} {heads:3} heads of {columns:<4} {1e6 * took:8.1f} us {fraction:.3f} of a copy", flush=True
+            )
 
 
 class Operands:
@@ -133,17 +189,20 @@ def layouts_of(n2: int) -> list[tuple[str, Any]]:
         layout = PipelineLayout(thread_map, rows, 1, stages, prefetch, 2, 2, 2)
         fits = layout.shared_bytes(8) + layout.exchange_bytes <= 227 * 1024
         if fits and 128 <= layout.threads <= 512 and layout.in_flight > 0 and layout.shared_bytes(8) > 96 * 1024:
-            found.append(("backward", layout))
+            found += [("backward", layout), ("backward output", layout)]
     return found
 
 
 def call_with(one: Operands, direction: str, layout: Any) -> Callable[[], Any]:
-    """A call by a layout; None: by the tables'."""
+    """A call by a layout; None: by the tables'. direction: "forward", "backward", or "backward output"."""
     take(None)
-    _, total, mean, invvar = one.forward()
+    output, total, mean, invvar = one.forward()
     take(layout)
     add_norm.replay._cached.clear()  # a cached launch has the layout of its first call
-    return one.forward if direction == "forward" else lambda: one.backward(total, mean, invvar)
+    if direction == "forward":
+        return one.forward
+    recomputed = direction == "backward output"
+    return lambda: one.backward(output if recomputed else total, mean, invvar, recomputed)
 
 
 def compile_layouts(n2: int, rms: bool, layouts: list[tuple[str, Any]]) -> None:
@@ -153,16 +212,17 @@ def compile_layouts(n2: int, rms: bool, layouts: list[tuple[str, Any]]) -> None:
         call_with(one, direction, layout)()
 
 
-def times(compiled: bool) -> None:
-    """Print the table of contenders."""
+def times() -> None:
+    """Print the table of contenders; first those that need no compiler."""
     from normlab.measure.timing import EventTimer
 
     timer = EventTimer()
     print(f"{'direction':9} {'norm':6} {'shape':12} {'contender':16} {'us':>8} {'of copy':>8}")
-    for rms, (n1, n2) in itertools.product((True, False), TIMED):
+    shapes = [(False, shape) for shape in TIMED] + [(True, shape) for shape in COMPILED]
+    for (compiled, (n1, n2)), rms in itertools.product(shapes, (True, False)):
         one = Operands(n1, n2, rms)
         copy = copy_time(timer, one)
-        for direction, name, call in contenders(one, compiled and (n1, n2) in COMPILED):
+        for direction, name, call in contenders(one, compiled):
             took = timer(call).median
             kind = "rms" if rms else "layer"
             print(f"{direction:9} {kind:6} {n1:5} x {n2:<5} {name:16} {1e6 * took:8.1f} {copy / took:8.3f}", flush=True)
@@ -182,7 +242,7 @@ def sweep(pool: ProcessPoolExecutor, until: float) -> None:
     from normlab.measure.timing import EventTimer
 
     timer, processes = EventTimer(), os.cpu_count() or 1
-    jobs = [(n2, rms, layouts_of(n2)) for n2 in (4096, 2048, 8192) for rms in (True, False)]
+    jobs = [(n2, rms, layouts_of(n2)) for n2 in (4096, 8192) for rms in (True, False)]
     waits = [
         [pool.submit(compile_layouts, n2, rms, found[at::processes]) for at in range(processes)]
         for n2, rms, found in jobs
@@ -192,38 +252,49 @@ def sweep(pool: ProcessPoolExecutor, until: float) -> None:
             one.result(timeout=max(1.0, until - time.time()))
         operands = Operands(8192, n2, rms)
         copy = copy_time(timer, operands)
-        for direction in ("forward", "backward"):
+        for direction in ("forward", "backward", "backward output"):
             tried = [
                 (copy / timer(call_with(operands, way, layout)).median, layout)
                 for way, layout in found
                 if way == direction
             ]
             for fraction, layout in sorted(tried, reverse=True, key=lambda one: one[0])[:4]:
-                print(f"{direction:9} {'rms' if rms else 'layer':6} {n2:5} {fraction:.3f} {tuple(layout)}", flush=True)
+                print(f"{direction:15} {'rms' if rms else 'layer':6} {n2:5} {fraction:.3f} {tuple(layout)}", flush=True)
     take(None)
 
 
+def check_all(pool: ProcessPoolExecutor) -> int:
+    """Print what is out of its bound; return how many norms were checked."""
+    jobs = [(check, (*case, rms)) for case in CHECKED for rms in (True, False)]
+    jobs += [(check_heads, one) for one in HEADS]
+    for (_, given), result in [(job, pool.submit(job[0], *job[1])) for job in jobs]:
+        try:
+            result.result()
+        except Exception as error:
+            print(given, str(error)[:300])
+    return len(jobs)
+
+
 def main() -> None:
-    """Check, time, sweep."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--layouts", action="store_true", help="also time other layouts than the tables'")
+    """Do the parts that are asked for."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("parts", nargs="*", default=["check", "heads", "peers"], help="check, heads, peers, layouts")
     asked.add_argument("--seconds", type=float, default=600, help="end the sweep after so many seconds")
     options = asked.parse_args()
     until = time.time() + options.seconds
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        jobs = [(*case, rms) for case in CHECKED for rms in (True, False)]
-        for job, result in [(job, pool.submit(check, *job)) for job in jobs]:
-            try:
-                result.result()
-            except Exception as error:
-                print(job, str(error)[:300])
-        print(f"{len(jobs)} norms are checked in {time.time() - until + options.seconds:.0f} s", flush=True)
-        import torch._functorch.config
-
-        torch._functorch.config.donated_buffer = False  # backwards are timed again and again
-        times(compiled=True)
-        if options.layouts:
+        if "check" in options.parts:
+            count = check_all(pool)
+            print(f"{count} norms are checked in {time.time() - until + options.seconds:.0f} s", flush=True)
+        if "heads" in options.parts:
+            head_times()
+        if "layouts" in options.parts:
             sweep(pool, until)
+        if "peers" in options.parts:  # last: the compiler's own processes take the host's time from the others
+            import torch._functorch.config
+
+            torch._functorch.config.donated_buffer = False  # backwards are timed again and again
+            times()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,16 @@ import torch
 from torch.nn.functional import layer_norm, rms_norm
 
 import normlab.nn
-from normlab.nn import AddLayerNorm, AddRMSNorm, RMSNorm, add_layer_norm, add_rms_norm, engine
+from normlab.nn import (
+    AddLayerNorm,
+    AddRMSNorm,
+    HeadRMSNorm,
+    RMSNorm,
+    add_layer_norm,
+    add_rms_norm,
+    engine,
+    head_rms_norm,
+)
 
 EPS = 1e-5
 FORMS = [("rms", 0.0), ("rms", 1.0), ("layer", 0.0)]
@@ -69,13 +78,14 @@ def test_results_and_gradients_are_pytorch_s(kind, offset, memory_efficient, run
 
 
 @MODE
-@ENGINE
+@pytest.mark.parametrize("run_by", ["auto", "simulator", "compiled"])
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
 def test_x_and_the_residual_may_have_two_dtypes(memory_efficient, run_by, dtypes):
     x_dtype, dtype = dtypes
     given = drawn("rms", dtype, x_dtype)
-    with engine(run_by):
-        output, new_residual = ours("rms", 0.0, memory_efficient, given)
+    function = torch.compile(ours, fullgraph=True, backend="aot_eager") if run_by == "compiled" else ours
+    with engine("auto" if run_by == "compiled" else run_by):
+        output, new_residual = function("rms", 0.0, memory_efficient, given)
         found = gradients((output, new_residual), given)
     assert torch.equal(new_residual, truth("rms", 0.0, given)[1])
     assert [one.dtype for one in found] == [x_dtype, dtype, dtype]
@@ -149,6 +159,17 @@ def test_it_is_exported_as_one_operator():
     assert [node.target for node in program.graph.nodes].count(torch.ops.normlab.add_norm.default) == 1
 
 
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+@pytest.mark.parametrize("trace", [torch.fx.symbolic_trace, None], ids=["fx", "jit"])
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_traces_compute_the_same(kind, trace):
+    x, residual = (one.detach() for one in drawn("rms", torch.float32)[:2])
+    module = AddRMSNorm(24) if kind == "rms" else AddLayerNorm(24)
+    traced = trace(module) if trace else torch.jit.trace(module, (x, residual))
+    for mine, theirs in zip(traced(x[:1], residual[:1]), module(x[:1], residual[:1]), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 @FORM
 def test_transforms_of_torch_func_go_through(kind, offset):
     x, residual, *parameters = (one.detach() for one in drawn(kind))
@@ -218,6 +239,54 @@ def test_rows_without_columns_and_no_rows_give_empty_results():
         assert torch.autograd.grad(output.sum() + new_residual.sum(), x)[0].shape == shape
 
 
+def heads_of(dtype):
+    """Queries in a fused tensor, and the tensor."""
+    fused = torch.randn(2, 3, 6 * 16, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    return fused[..., : 4 * 16].view(2, 3, 4, 16), fused
+
+
+def head_formula(x, weight, offset):
+    wide = x.double()
+    xhat = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+    return (xhat * (weight.double() + offset)).to(weight.dtype)
+
+
+@ENGINE
+@pytest.mark.parametrize("per_head", [False, True], ids=["one weight", "a weight per head"])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_heads_of_a_fused_tensor_are_normalised_and_differentiated(run_by, per_head, offset, dtype):
+    x, fused = heads_of(dtype)
+    weight = (torch.rand((4, 16) if per_head else (16,)) + 0.5).to(dtype).requires_grad_()
+    with engine(run_by):
+        output = head_rms_norm(x, weight, EPS, offset=offset)
+        found = gradients([output], (fused, weight))
+    want = head_formula(x, weight, offset)
+    close = {torch.float32: 4e-6, torch.bfloat16: 4e-2, torch.float64: 1e-12}[dtype]
+    assert output.is_contiguous()
+    for mine, theirs in zip((output, *found), (want, *gradients([want], (fused, weight))), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("heads", [None, 4])
+def test_heads_are_compiled_in_one_graph_and_have_second_derivatives(heads):
+    x, fused = heads_of(torch.float64)
+    module = HeadRMSNorm(16, EPS, heads=heads, offset=1.0, dtype=torch.float64)
+    torch.nn.init.normal_(module.weight)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), module(x))
+    assert torch.equal(*(torch.autograd.grad(one(x).square().sum(), fused)[0] for one in (compiled, module)))
+    assert torch.autograd.gradgradcheck(lambda x, weight: head_rms_norm(x, weight, EPS), (x[:1, :1], module.weight))
+
+
+def test_a_module_of_heads_begins_with_gammas_of_1():
+    x, _ = heads_of(torch.float32)
+    for heads in (None, 4):
+        module = HeadRMSNorm(16, heads=heads, offset=1.0)
+        assert (module.weight == 0).all()
+        torch.testing.assert_close(module(x), rms_norm(x, (16,), eps=1e-6))
+
+
 X = torch.zeros(2, 4)
 
 
@@ -235,6 +304,8 @@ X = torch.zeros(2, 4)
         (lambda: add_rms_norm(X, X, eps="1"), TypeError, "'eps'"),
         (lambda: add_rms_norm(X, X, offset="1"), TypeError, "'offset'"),
         (lambda: add_rms_norm(X, X, memory_efficient="exact"), ValueError, "must be False or True, got 'exact'"),
+        (lambda: head_rms_norm(X, torch.ones(3, 4)), RuntimeError, r"shape \(head_dim,\) or \(heads, head_dim\)"),
+        (lambda: head_rms_norm(None), TypeError, r"head_rms_norm\(\): argument 'x' \(position 1\)"),
         (lambda: AddRMSNorm((3, 4)), ValueError, "over the last dimension alone"),
         (lambda: RMSNorm((3, 4), offset=1.0), ValueError, "over one dimension"),
         (lambda: add_rms_norm(X, X.to("meta")), RuntimeError, "on the same device"),

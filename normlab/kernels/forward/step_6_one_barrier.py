@@ -33,6 +33,7 @@ from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.output import row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
+from normlab.stages.row_map import RowMap, place_finder
 from normlab.stages.shifted import past_end_filler, shifted_row_loader, shifted_row_writer
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
@@ -41,17 +42,18 @@ GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
 @cache
-def phases(layout: RegisterLayout, dtype, offset: float):
+def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None):
     """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
     shifted = layout.shifted
     if shifted is not None:
         stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
         return *stages, layout.thread_map.vectors * shifted.input_words
     load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype, offset)
+    place_of = place_finder(row_map)
 
     @cuda.jit(device=True)
     def load_row(values, words, x, row, first):
-        load_aligned(values, x, row, first)
+        load_aligned(values, x, place_of(row), first)
 
     @cuda.jit(device=True)
     def fill_past_end(values, left, value):
@@ -65,8 +67,8 @@ def phases(layout: RegisterLayout, dtype, offset: float):
 
 
 @cache
-def build(dtype, layout: RegisterLayout, offset: float = 0.0):
-    """Return the kernel for an accumulator dtype, a layout, and an offset of the weight (`stages.output`).
+def build(dtype, layout: RegisterLayout, offset: float = 0.0, row_map: RowMap | None = None):
+    """Return the kernel for an accumulator dtype, a layout, an offset of the weight (`stages.output`), and a row map.
 
     Without a residual the kernel's residual and new_residual are None.
     """
@@ -74,7 +76,7 @@ def build(dtype, layout: RegisterLayout, offset: float = 0.0):
     vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
-    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset)
+    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset, row_map)
     add_residual = residual_adder(thread_map, dtype)
     anywhere = shifted is not None
 
@@ -85,12 +87,12 @@ def build(dtype, layout: RegisterLayout, offset: float = 0.0):
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
-        n2 = x.shape[1]
+        n2 = output.shape[1]
         group = cuda.threadIdx.y
         warp = cuda.threadIdx.x >> 5
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x * rows + group
-        live = row < x.shape[0]  # false in the last block's spare warps, which must still reach the barrier
+        live = row < output.shape[0]  # false in the last block's spare warps, which must still reach the barrier
 
         # Fetch: the whole row goes to registers, with all loads in flight at once.
         for k in range(elements):
@@ -148,8 +150,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     rows = (*problem.reading, *problem.writing)
     itemsize = max(array.dtype.itemsize for array in rows)
     width, rms = widest(n2, *problem.matrices), problem.mean is None
-    chosen, plain = None, problem.residual is None and not problem.offset
-    # Vectors of half the width are as fast as shifted rows, which know neither a residual nor an offset.
+    chosen, plain = None, problem.residual is None and not problem.offset and problem.row_map is None
+    # Vectors of half the width are as fast as shifted rows, which know neither a residual nor an offset nor a row map.
     if plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
@@ -161,7 +163,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     grid = -(-n1 // layout.rows)
     if grid > GRID_LIMIT:
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    options = accumulator(problem.invvar), layout, problem.offset
+    options = accumulator(problem.invvar), layout, problem.offset, problem.row_map
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), RESIDUAL_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)

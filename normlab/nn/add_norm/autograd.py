@@ -15,7 +15,7 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.add_norm import launched, vectorised
 from normlab.nn.add_norm.how import AddHow
-from normlab.nn.private import onlooker
+from normlab.nn.private import direct_apply, onlooker
 from normlab.nn.shapes import Gradients, Parameter, Saved
 
 
@@ -35,7 +35,7 @@ class AddNorm(torch.autograd.Function):
         ctx.run = chosen(x)
         output, new_residual, mean, invvar = ctx.run.forward(x, residual, weight, bias, how)
         ctx.set_materialize_grads(False)
-        ctx.how, ctx.dtypes = how, (x.dtype, new_residual.dtype)
+        ctx.how, ctx.dtype = how, new_residual.dtype
         returned = None if residual is None else new_residual
         if how.memory_efficient:
             ctx.save_for_backward(output, invvar, weight, bias, None)
@@ -51,6 +51,9 @@ class AddNorm(torch.autograd.Function):
         return *gradients(ctx, grad_output, grad_residual, grad_invvar, ctx.run.backward), None
 
 
+apply = direct_apply(AddNorm)
+
+
 def gradients(
     ctx: Any,
     grad_output: Parameter,
@@ -60,10 +63,10 @@ def gradients(
 ) -> tuple[Parameter, Parameter, Parameter, Parameter]:
     """Return the gradients of x, the residual, weight and bias, by `once` unless PyTorch has to see more of them.
 
-    ctx has saved a `Saved` without kept columns, and it has `how`, and the dtypes of x and of the residual.
+    ctx has saved a `Saved` without kept columns, and it has `how` and the residual's dtype.
     """
     tensor, invvar, weight, bias, mean = ctx.saved_tensors
-    saved, (x_dtype, dtype) = Saved(tensor, invvar, weight, bias, None, None, mean), ctx.dtypes
+    saved, dtype = Saved(tensor, invvar, weight, bias, None, None, mean), ctx.dtype
     looks_on = "all" if grad_output is None or grad_invvar is not None else onlooker(grad_output)
     if looks_on != "all" and grad_residual is not None and onlooker(grad_residual) == "all":
         looks_on = "all"
@@ -74,8 +77,8 @@ def gradients(
         found = function(grad_output, grad_residual, saved, ctx.how, dtype)  # type: ignore[arg-type]
     grad, grad_weight, grad_bias = found
     of_x, of_residual, *_ = ctx.needs_input_grad
-    grad_x = grad.to(x_dtype) if of_x and grad is not None else None
-    return grad_x, grad if of_residual else None, grad_weight, grad_bias
+    # one gradient for both; where x has another dtype, PyTorch rounds it
+    return grad if of_x else None, grad if of_residual else None, grad_weight, grad_bias
 
 
 def by_operator(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: AddHow, dtype: Any) -> Gradients:

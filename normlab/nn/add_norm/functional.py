@@ -1,4 +1,4 @@
-"""The norms of x + residual as functions, and RMSNorm with an offset.
+"""The norms of x + residual as functions, RMSNorm of heads, and RMSNorm with an offset.
 
 `normalised` chooses, as `normlab.nn.functional` does for the plain norms:
 
@@ -24,6 +24,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from normlab.nn import checks
 from normlab.nn.add_norm import autograd, operators, vectorised
 from normlab.nn.add_norm.how import AddHow
+from normlab.nn.formulas import accumulator
 from normlab.nn.functional import LEFT_TO_PYTORCH
 from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
 from normlab.nn.shapes import Parameter
@@ -80,6 +81,39 @@ def add_rms_norm(
     return normalised(add_rms_norm, x, residual, weight, None, how)
 
 
+def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
+    """Return the RMSNorm of each head, as models normalise queries and keys before attention.
+
+    Args:
+        x: (*leading, heads, head_dim), float16, bfloat16, float32 or float64. On a GPU it is not copied if a token's
+            heads follow each other in memory, and tokens lie equally far apart, by a multiple of head_dim: such as a
+            query in a fused tensor of query, key and value.
+        weight: (head_dim,); or (heads, head_dim), which PyTorch multiplies by, after a norm in accumulator precision;
+            or None.
+        eps, offset: as for `add_rms_norm`.
+
+    Returns:
+        The output, contiguous, in the weight's dtype (x's without one). The backward keeps x.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: as `add_layer_norm`.
+    """
+    if has_torch_function_variadic(x, weight):
+        return handle_torch_function(head_rms_norm, (x, weight), x, weight, eps, offset=offset)
+    if isinstance(weight, Tensor) and isinstance(x, Tensor) and weight.dim() == 2:
+        if weight.shape != x.shape[-2:]:
+            raise RuntimeError(
+                f"Expected weight to be of shape (head_dim,) or (heads, head_dim), but got weight of shape "
+                f"{list(weight.shape)} and x of shape {list(x.shape)}"
+            )
+        wide = accumulator(x.dtype)
+        ones = torch.ones(x.shape[-1:], dtype=wide, device=x.device)  # with their dtype the output is not rounded
+        with torch.autocast(x.device.type, enabled=False):
+            xhat, _ = normalised(head_rms_norm, x, None, ones, None, AddHow(eps, True, 0.0, False))
+            return (xhat * (weight.to(wide) + offset)).to(weight.dtype)
+    return normalised(head_rms_norm, x, None, weight, None, AddHow(eps, True, offset, False))[0]
+
+
 def offset_rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> Tensor:
     """Return the RMSNorm of x over the last dimension with gamma = weight + offset. `RMSNorm` calls it."""
     return normalised(add_rms_norm, x, None, weight, None, AddHow(eps, True, offset, False))[0]
@@ -92,7 +126,8 @@ def normalised(
 
     residual: None normalises x itself, which is then new_residual.
     """
-    _check(function, x, residual, weight, bias, how)
+    if not torch.jit.is_tracing():  # a trace has tensors as sizes
+        _check(function, x, residual, weight, bias, how)
     if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         weight, bias = _in_autocast_dtype(x, residual, weight, bias)
     left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH)
@@ -102,7 +137,7 @@ def normalised(
     if in_a_graph(x):
         return operators.apply(x, residual, weight, bias, how)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, residual, weight, bias)):
-        output, new_residual, *_ = autograd.AddNorm.apply(x, residual, weight, bias, how)
+        output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how)
     else:
         output, new_residual, *_ = autograd.chosen(x).forward(x, residual, weight, bias, how)
     return output, x if residual is None else new_residual
@@ -124,9 +159,10 @@ def _check(
     function: Callable[..., Any], x: Any, residual: Any, weight: Parameter, bias: Parameter, how: AddHow
 ) -> None:
     """Raise PyTorch's errors for arguments that do not go together."""
-    for name, given in (("x", x), ("residual", residual)):
-        if not isinstance(given, Tensor) and not (name == "residual" and given is None and function is add_rms_norm):
-            raise checks.not_a_tensor(function, name, given)
+    if not isinstance(x, Tensor):
+        raise checks.not_a_tensor(function, "x", x)
+    if not isinstance(residual, Tensor) and (residual is not None or function is add_layer_norm):
+        raise checks.not_a_tensor(function, "residual", residual)
     if how.memory_efficient not in (False, True):
         raise ValueError(f"memory_efficient must be False or True, got {how.memory_efficient!r}")
     if type(how.offset) is not float and not isinstance(how.offset, Real):

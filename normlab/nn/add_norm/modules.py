@@ -1,11 +1,11 @@
-"""The norms of x + residual as modules, with the parameters and state dicts of torch.nn's norms."""
+"""The norms of x + residual and of heads as modules, with the parameters and state dicts of torch.nn's norms."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm
+from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm
 from normlab.nn.overrides import cannot_be_scripted
 from normlab.nn.private import parameter_of
 
@@ -77,6 +77,44 @@ class AddRMSNorm(torch.nn.RMSNorm):
         """Return (output, new_residual) of (*leading, n) each."""
         weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
         return add_rms_norm(x, residual, weight, eps, offset=self.offset, memory_efficient=self.memory_efficient)
+
+
+class HeadRMSNorm(torch.nn.RMSNorm):
+    """`normlab.nn.head_rms_norm` as a module.
+
+    Args:
+        head_dim: the last dimension of x.
+        eps, elementwise_affine, device, dtype: as for torch.nn.RMSNorm.
+        heads: None for a weight (head_dim,), or their number for a weight (heads, head_dim).
+        offset: gamma is weight + offset. The weight begins as 1 - offset.
+    """
+
+    __prepare_scriptable__ = cannot_be_scripted
+
+    def __init__(
+        self,
+        head_dim: int,
+        eps: float = 1e-6,
+        elementwise_affine: bool = True,
+        *,
+        heads: int | None = None,
+        offset: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
+        shape = (head_dim,) if heads is None else (heads, head_dim)
+        super().__init__(shape, eps, elementwise_affine, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Set gamma to 1: the weight to 1 - offset."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1 - self.offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of (*leading, heads, head_dim), contiguous."""
+        weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
+        return head_rms_norm(x, weight, eps, offset=self.offset)
 
 
 def _one_dimension(normalized_shape: Any) -> int:

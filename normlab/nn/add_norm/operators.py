@@ -89,7 +89,7 @@ def _save(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.how = AddHow(*how)
     ctx.set_materialize_grads(False)
     normalised = x if residual is None else new_residual
-    ctx.dtypes = x.dtype, normalised.dtype
+    ctx.dtype = normalised.dtype
     if ctx.how.memory_efficient:  # a second derivative reaches x through invvar
         ctx.mark_non_differentiable(mean)
         ctx.save_for_backward(result, invvar, weight, bias, None)

@@ -40,7 +40,7 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
         if share.group == 0:  # once per block: all rows have the same parameters
             for v in range(vectors):
                 column = share.first + v * span
-                if whole or column < operands.saved.shape[1]:
+                if whole or column < operands.grad_input.shape[1]:
                     if weighted:
                         copy_async(
                             memory.parameters, gamma_at + v * span + share.offset, operands.weight, column, width
@@ -67,7 +67,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         rare = False
         if inverted:
             for v in range(vectors):
-                if whole or share.first + v * span < operands.saved.shape[1]:
+                if whole or share.first + v * span < operands.grad_input.shape[1]:
                     load_parameters(gammas, None, operands.weight, None, share.first + v * span)
                     for k in range(width):
                         kept = clamp_by_magnitude(gammas[k], operands.eps)

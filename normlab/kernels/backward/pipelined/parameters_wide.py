@@ -86,7 +86,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         gammas = cuda.local.array(elements, dtype)
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(elements, dtype)
-        first, n2, parameters = share.first, operands.saved.shape[1], memory.parameters
+        first, n2, parameters = share.first, operands.grad_input.shape[1], memory.parameters
         # All loads before the first store, because the compiler moves no load across a store. Without this, 32 loads
         # waited for each other and took longer than a row.
         for v in range(vectors):
