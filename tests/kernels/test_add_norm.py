@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from add_norms import (
     add_cases,
     backward,
@@ -18,7 +19,7 @@ from examine import with_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normlab import oracle, rms_norm_backward, rms_norm_forward
+from normlab import add_rms_norm_forward, oracle, rms_norm_backward, rms_norm_forward
 from normlab.engine import using
 from normlab.sim import sanitize
 from normlab.stages.residual import residual_adder
@@ -160,6 +161,14 @@ def test_the_stage_adds_rounds_and_stores_what_it_leaves_in_registers(residual_d
     want = oracle.add_rms_norm(x, residual, None, 1e-5).new_residual
     assert new_residual.tobytes() == want.tobytes()
     assert (held == want.astype(np.float32)).all()
+
+
+def test_the_sum_is_rounded_to_float32_and_then_to_the_residual_s_dtype_as_pytorch_rounds_it():
+    x, residual = np.full((1, 8), 2.0**-11 + 2.0**-30, np.float32), np.ones((1, 8), np.float16)
+    new_residual = add_rms_norm_forward(x, residual)[1]
+    assert (new_residual == 1).all()  # the exact sum lies above the tie between 1 and the next float16
+    assert (torch.from_numpy(x) + torch.from_numpy(residual)).half().numpy().tobytes() == new_residual.tobytes()
+    assert (oracle.add_rms_norm(x, residual, None, 1e-5).new_residual == 1).all()
 
 
 def test_no_rows_give_no_rows_and_gradients_of_zeros():
