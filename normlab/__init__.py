@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from normlab.host.add_norm import (
+        add_layer_norm_backward,
+        add_layer_norm_forward,
+        add_rms_norm_backward,
+        add_rms_norm_forward,
+        head_rms_norm_backward,
+        head_rms_norm_forward,
+    )
     from normlab.host.exact import keep_columns
     from normlab.host.matmul import sgemm
     from normlab.host.norm_linear import layer_norm_linear_backward, layer_norm_linear_forward
@@ -22,7 +30,13 @@ if TYPE_CHECKING:
     from normlab.learn.explain import explain
 
 __all__ = [
+    "add_layer_norm_backward",
+    "add_layer_norm_forward",
+    "add_rms_norm_backward",
+    "add_rms_norm_forward",
     "explain",
+    "head_rms_norm_backward",
+    "head_rms_norm_forward",
     "keep_columns",
     "layer_norm_backward",
     "layer_norm_forward",
@@ -35,6 +49,12 @@ __all__ = [
 
 
 _ELSEWHERE = {  # all others are in normlab.host.norms
+    "add_layer_norm_backward": "normlab.host.add_norm",
+    "add_layer_norm_forward": "normlab.host.add_norm",
+    "add_rms_norm_backward": "normlab.host.add_norm",
+    "add_rms_norm_forward": "normlab.host.add_norm",
+    "head_rms_norm_backward": "normlab.host.add_norm",
+    "head_rms_norm_forward": "normlab.host.add_norm",
     "explain": "normlab.learn.explain",
     "keep_columns": "normlab.host.exact",
     "layer_norm_linear_backward": "normlab.host.norm_linear",

@@ -40,7 +40,7 @@ from examine import (
 from family.examples import example, few_blocks
 
 from normlab.engine import use_gpu, using
-from normlab.host import checks, exact, family, norms
+from normlab.host import add_norm, checks, exact, family, norms
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
@@ -238,6 +238,20 @@ MUTATIONS = [
     Mutation("rows: the first channel's gamma for all of a group", "kernels.family.rows", "(n2 // run) + column // run", "(n2 // run)", "family rows"),
     Mutation("rows: squares of one warp", "kernels.family.rows", "square_sum = block_sum(square_sum, buffer)", "pass", "family rows"),
     Mutation("running: the old ones stay whole", "kernels.family.running", "keep = float32(1) - momentum", "keep = float32(1)", "family running"),
+    Mutation("residual: the sum is not rounded before it is normalised", "stages.residual", "rounded(values[k] + others[k], new_residual)", "values[k] + others[k]", "kernels/test_add_norm.py::test_the_stage_adds_rounds_and_stores_what_it_leaves_in_registers[bfloat16]"),
+    Mutation("residual: not added", "stages.residual", "rounded(values[k] + others[k], new_residual)", "rounded(values[k], new_residual)", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("residual: the sum is not stored", "stages.residual", "store_vector_from(new_residual, (row, column), values, v * width, width)", "pass", "kernels/test_add_norm.py::test_the_stage_adds_rounds_and_stores_what_it_leaves_in_registers[float32]"),
+    Mutation("residual: its gradient is not added", "kernels.backward.pipelined.passes", "grads[k] += values[k]", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("residual: its gradient is not fetched", "kernels.backward.pipelined.passes", "copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("residual: its gradient's stages lie on dy's", "kernels.backward.pipelined.layout", "both = self.saved_bytes + self.grad_bytes", "both = self.saved_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("residual: the parameters lie on its gradient's stages", "kernels.backward.pipelined.layout", "together = self.saved_bytes + self.grad_bytes + self.residual_bytes", "together = self.saved_bytes + self.grad_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("offset: not in the forward", "stages.output", "gammas[k] += cast(offset, gammas)", "pass", "kernels/test_add_norm.py::test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit"),
+    Mutation("offset: not with narrow parameters", "kernels.backward.pipelined.parameters_narrow", "gammas[k] += cast(offset_of_gamma, gammas)", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("offset: not with wide parameters", "kernels.backward.pipelined.parameters_wide", "gammas[k] += cast(offset, gammas)", "pass", "kernels/test_add_norm.py::test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit"),
+    Mutation("added apart: the second array is left out", "kernels.add_norm", "values[k] += others[k]", "pass", "kernels/test_add_norm.py::test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds"),
+    Mutation("added apart: the offset is left out", "kernels.add_norm", "values[k] += cast(offset, values)", "pass", "kernels/test_add_norm.py::test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds"),
+    Mutation("row map: rows follow each other", "stages.row_map", "return row + row // heads * gap", "return row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
+    Mutation("row map: the backward reads rows that follow each other", "kernels.backward.pipelined.passes", "place = place_of(row)", "place = row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
 ]  # fmt: skip
 
 
@@ -362,16 +376,22 @@ ARGUMENTS = {
     "test_merged_statistics_are_within_the_bounds": lambda patch: (7, np.float32, 0.0),
     "test_merged_sums_of_squares_and_means_are_within_the_bounds": lambda patch: (7,),
     "test_a_message_holds_the_count_and_the_moments_of_whole_rows": lambda patch: (False, 100),
+    "test_the_fast_kernels_take_the_residual_and_are_within_the_bounds": lambda patch: (3, 520, "bfloat16", None, True),
+    "test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits": lambda patch: (2, 1, 64, "float32"),
+    "test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit": lambda patch: (96, False),
+    "test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds": lambda patch: (3, 50, "float64"),
 }
 
 
-# What the host functions take of the exact mode's kernels.
-EXACT = (
-    (exact, "choose", "launch_choice"),
-    (exact, "spread", "launch_spread"),
-    (exact, "keep", "launch_keeping"),
-    (norms, "correct", "launch_correction"),
-    (norms, "repair", "launch_repair"),
+# What the host functions take of the kernels beside the ladders.
+TAKEN = (
+    (exact, "exact.choose", "launch_choice"),
+    (exact, "exact.spread", "launch_spread"),
+    (exact, "exact.keep", "launch_keeping"),
+    (norms, "exact.correct", "launch_correction"),
+    (norms, "exact.repair", "launch_repair"),
+    (add_norm, "add_norm", "FORWARD"),
+    (add_norm, "add_norm", "BACKWARD"),
 )
 
 
@@ -420,8 +440,8 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
         monkeypatch.setattr(SourceFileLoader, "get_code", code_of)
         monkeypatch.setenv("NORMLAB_CACHE_DIR", str(folder))  # a mutant's kernels are nobody else's
         monkeypatch.setattr(checks, "LADDERS", importlib.import_module("normlab.kernels").LADDERS)
-        for face, room, name in EXACT:
-            monkeypatch.setattr(face, name, getattr(importlib.import_module(f"normlab.kernels.exact.{room}"), name))
+        for face, room, name in TAKEN:
+            monkeypatch.setattr(face, name, getattr(importlib.import_module(f"normlab.kernels.{room}"), name))
         yield
     finally:
         hypothesis.settings.load_profile(profile)

@@ -104,6 +104,20 @@ def a_model_s_norm_is_replaced_and_learns(names, folder, printed):
     assert names["norm"].weight.grad.isfinite().all()
 
 
+@checks("docs/use/pytorch.md 2")
+def the_sum_of_both_results_has_one_gradient(names, folder, printed):
+    assert (names["new_residual"] == names["x"] + names["residual"]).all()
+    assert names["x"].grad.isfinite().all()
+    assert names["norm"].weight.grad.isfinite().all()
+
+
+@checks("docs/use/pytorch.md 3")
+def the_query_s_part_of_the_fused_tensor_gets_a_gradient(names, folder, printed):
+    assert names["output"].shape == (2, 8, 4, 64)
+    assert names["fused"].grad[..., :256].abs().sum() > 0
+    assert (names["fused"].grad[..., 256:] == 0).all()
+
+
 @checks("docs/see/trace.md 1")
 def the_transpose_has_the_race_and_the_wavefronts_that_its_comments_say(names, folder, printed):
     (race,) = names["report"].findings

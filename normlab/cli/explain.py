@@ -46,6 +46,7 @@ def explain_plan(
     groups: Annotated[int, typer.Option(help="Of the family's group norm.")] = 1,
     channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
     alignment: Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")] = 256,
+    residual: Annotated[bool, typer.Option("--residual", help="The norm of x + residual.")] = False,
     device: Annotated[
         str,
         typer.Option(
@@ -84,6 +85,7 @@ def explain_plan(
             groups=groups,
             channels_last=channels_last,
             alignment=alignment,
+            residual=residual,
             device=device,
             step=step,
             compiled=compiled,

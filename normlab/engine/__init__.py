@@ -29,7 +29,7 @@ from normlab.engine.device.clusters import (
 )
 from normlab.engine.device.dependent import grid_dependency_sync, launch_dependents
 from normlab.engine.device.grid import grid_sync
-from normlab.engine.device.intrinsics import cast, flat, load, store
+from normlab.engine.device.intrinsics import cast, flat, load, rounded, store
 from normlab.engine.device.reciprocals import reciprocal, reciprocal_of_normal
 from normlab.engine.device.shifts import cut_into, load_words_if, shift_of, widen_into
 from normlab.engine.device.teams import team_sync
@@ -103,6 +103,7 @@ __all__ = [
     "reciprocal_of_normal",
     "resident_clusters",
     "resources",
+    "rounded",
     "shift_of",
     "store",
     "store_to_block",

@@ -8,6 +8,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from normlab.engine import DeviceArray
+from normlab.stages.row_map import RowMap
 
 DTYPES = {
     "float16": np.dtype(np.float16),
@@ -23,6 +24,9 @@ class ForwardProblem:
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,); eps: a
     NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
+    `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
+    new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
+    `row_map`: None, or where the rows of x lie: x is then (places, n2).
     """
 
     x: Any
@@ -33,17 +37,21 @@ class ForwardProblem:
     mean: Any
     invvar: Any
     scratch: bool = True
+    residual: Any = None
+    new_residual: Any = None
+    offset: float = 0.0
+    row_map: RowMap | None = None
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays whose vectors must be aligned: with the parameters, for all are read together."""
         # one width for all: a thread moves its columns of x and the same columns of the parameters as vectors
-        return self.x, self.weight, self.bias, self.output
+        return self.x, self.weight, self.bias, self.output, self.residual, self.new_residual
 
     @property
     def shape(self) -> tuple[int, int]:
         """Return (n1, n2)."""
-        return self.x.shape
+        return self.output.shape
 
     @property
     def statistics(self) -> Any:
@@ -53,12 +61,12 @@ class ForwardProblem:
     @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
-        return (self.x,)
+        return (self.x,) if self.residual is None else (self.x, self.residual)
 
     @property
     def writing(self) -> tuple:
         """Return the matrices that go out."""
-        return (self.output,)
+        return (self.output,) if self.residual is None else (self.output, self.new_residual)
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,9 @@ class BackwardProblem:
     RMSNorm; `memory_efficient`: `saved` is the output, else the input, whose dtype grad_input has either way.
     `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
     where it leaves mean(g) and mean(g x̂).
+    `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
+    was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
+    `ForwardProblem`; the map is that of `saved`.
     """
 
     grad_output: Any
@@ -85,12 +96,15 @@ class BackwardProblem:
     grad_weight: Any
     grad_bias: Any
     row_sums: Any = None
+    grad_residual: Any = None
+    offset: float = 0.0
+    row_map: RowMap | None = None
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays with rows: what a vector must be aligned in."""
         # without the parameters, which may be read in narrower vectors than the rows (`backward.kind`)
-        return self.grad_output, self.saved, self.grad_input
+        return self.grad_output, self.saved, self.grad_input, self.grad_residual
 
     @property
     def one_row(self) -> Any:
@@ -106,7 +120,7 @@ class BackwardProblem:
     @property
     def shape(self) -> tuple[int, int]:
         """Return (n1, n2)."""
-        return self.saved.shape
+        return self.grad_input.shape
 
     @property
     def statistics(self) -> Any:
@@ -116,7 +130,8 @@ class BackwardProblem:
     @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
-        return self.saved, self.grad_output
+        given = self.saved, self.grad_output, self.grad_residual
+        return tuple(array for array in given if array is not None)
 
     @property
     def writing(self) -> tuple:
@@ -136,6 +151,8 @@ class Problem:
         weight, bias: are there such parameters? None for bias: where the norm is LayerNorm.
         saved: what the backward recomputes from, "input" or "output".
         alignment: bytes, a power of two that all addresses are multiples of.
+        residual: is one added before the norm (`kernels.add_norm`)? It has x's dtype. A backward then gets a gradient
+            at the sum.
 
     Raises:
         ValueError: one of them is something else.
@@ -151,6 +168,7 @@ class Problem:
     bias: bool | None = None
     saved: str = "input"
     alignment: int = 256
+    residual: bool = False
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -198,11 +216,17 @@ class Problem:
         statistics = array((self.n1,), u)
         mean = None if rms else statistics  # mean and invvar may share an address: nothing is read or written
         if self.direction == "forward":
-            return ForwardProblem(array(shape, t), weight, bias, u.type(0), array(shape, v), mean, statistics)
+            rows = array(shape, t)
+            residual = rows if self.residual else None
+            return ForwardProblem(
+                rows, weight, bias, u.type(0), array(shape, v), mean, statistics,
+                residual=residual, new_residual=residual,
+            )  # fmt: skip
         return BackwardProblem(
             grad_output=array(shape, v), saved=array(shape, v if recomputed else t), mean=None if recomputed else mean,
             invvar=statistics, weight=weight, bias=bias, eps=u.type(0), rms=rms, memory_efficient=recomputed,
             grad_input=array(shape, t), grad_weight=weight, grad_bias=bias,
+            grad_residual=array(shape, t) if self.residual else None,
         )  # fmt: skip
 
 

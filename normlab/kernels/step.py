@@ -46,20 +46,21 @@ class Rung:
             problem: operands, of which shapes, dtypes and addresses are looked at, or a description without arrays.
             device: the GPU.
         """
-        answer = self._first(self.described(problem), device)
+        answer = self.first_answer(self.described(problem), device)
         # no driver here, so a plan may be asked on a laptop for any GPU
         return answer.estimated(device) if isinstance(answer, PersistentPlan) else answer
 
     def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:
         """Plan, then launch."""
-        answer = self._first(operands, device)
+        answer = self.first_answer(operands, device)
         # the arrays are on a GPU, so its driver can say how many blocks find room
         plan = answer.queried(operands) if isinstance(answer, PersistentPlan) else answer
         if plan is None:
             raise ValueError(f"step {self.name!r} has no kernel for {operands}")
         plan.launch(launch, memory, operands)
 
-    def _first(self, operands: Any, device: Device) -> Plan | PersistentPlan | None:
+    def first_answer(self, operands: Any, device: Device) -> Plan | PersistentPlan | None:
+        """Return the answer of the first way that does not refuse the operands, or None."""
         for way in self.ways:  # in order of preference
             found = way(operands, device)
             if not isinstance(found, Refusal):

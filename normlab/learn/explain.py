@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from normlab import engine
-from normlab.kernels import BEST, LADDERS, Device, Plan, Problem
+from normlab.kernels import LADDERS, Device, Plan, Problem
 from normlab.kernels.family.passes import ImageProblem
 from normlab.kernels.plan import DEVICES, Refusal, View, Work
 from normlab.kernels.problem import one_of
 from normlab.kernels.sgemm.product import ProductProblem
 from normlab.kernels.words import counted
+from normlab.learn.asked import refuse, step_of, step_of_sum
 from normlab.learn.speed import measured_lines
 
 HERE = "here"  # the GPU of this machine, or where there is none an H200, which is what the simulator stands for
@@ -46,6 +47,7 @@ def explain(
     groups: int = 1,
     channels_last: bool = False,
     alignment: int = 256,
+    residual: bool = False,
     device: str | Device = HERE,
     step: str | None = None,
     compiled: bool = False,
@@ -59,6 +61,7 @@ def explain(
         m, n, k: of sgemm, (M, K) times (K, N); 4096 each where they are left out.
         shape, groups, channels_last: of the family, an image (N, C, *spatial), (32, 64, 56, 56) where it is left out.
         alignment: bytes that all addresses are multiples of.
+        residual: of forward and backward: explain the norm of x + residual (`normlab.add_rms_norm_forward` and so on).
         device: a short name, such as "h100"; the facts of any GPU; or "here": this machine's GPU, an H200 if there is
             none.
         step: a step of the ladder by name, such as "group_backward" of the family; None: the best
@@ -69,26 +72,24 @@ def explain(
         ValueError: no such ladder, step, norm, dtype or device, or a size below 1.
     """
     one_of("ladder", ladder, LADDERS)
-    wanted = BEST.get(ladder, "batch") if step is None else step
-    one_of(f"step of the {ladder} ladder", wanted, [known.name for known in LADDERS[ladder]])
-    chosen = next(known for known in LADDERS[ladder] if known.name == wanted)
+    chosen = step_of_sum(ladder, step) if residual else step_of(ladder, step)
     problem: Any
     if ladder != "family":
-        _refuse(ladder, shape=shape)
+        refuse(ladder, shape=shape)
     if ladder == "family":
-        _refuse(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
+        refuse(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
         image = (32, 64, 56, 56) if shape is None else tuple(shape)
         problem = ImageProblem(image, dtype, groups, channels_last, weight, alignment=alignment)
     elif ladder == "sgemm":
-        _refuse(ladder, n1=n1, n2=n2)
+        refuse(ladder, n1=n1, n2=n2)
         rows, columns, depth = (4096 if size is None else size for size in (m, n, k))
         problem = ProductProblem(rows, columns, depth, alignment=alignment)
         if dtype != "float32":
             raise ValueError(f"dtype must be float32, the one of the sgemm ladder, got {dtype!r}")
     else:
-        _refuse(ladder, m=m, n=n, k=k)
+        refuse(ladder, m=m, n=n, k=k)
         rows, columns = (4096 if size is None else size for size in (n1, n2))
-        problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment)
+        problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment, residual)
     return Explanation(ladder, chosen, problem, device_of(device), device if isinstance(device, str) else "", compiled)
 
 
@@ -98,13 +99,6 @@ def device_of(device: str | Device) -> Device:
         return device
     one_of("device", device, (HERE, *DEVICES))
     return Device.of(np.empty(0, np.float32)) if device == HERE else Device.named(device)
-
-
-def _refuse(ladder: str, **sizes: object) -> None:
-    """Raise ValueError if an argument is given that the ladder does not take."""
-    for name, size in sizes.items():
-        if size is not None:
-            raise ValueError(f"the {ladder} ladder does not take {name}, got {name}={size}")
 
 
 @dataclass(frozen=True)
@@ -141,6 +135,11 @@ class Explanation:
     def operands(self) -> Any:
         """Return the operands that were planned for: arrays without memory."""
         return self.step.described(self.problem)
+
+    @property
+    def of_a_sum(self) -> bool:
+        """Return True if the problem is a norm of x + residual, which is no step of a ladder."""
+        return getattr(self.problem, "residual", False)
 
     @property
     def _plans(self) -> list[Plan]:
@@ -200,7 +199,7 @@ class Explanation:
     def facts(self) -> list[tuple[str, list[str]]]:
         """Return the sections of the text: (heading, lines)."""
         plan, work = self.plan, self.work
-        named = plan.step == self.step.name or self.ladder == "family"
+        named = plan.step == self.step.name or self.ladder == "family" or self.of_a_sum
         own = "" if named else f", an earlier step, whose kernel {self.step.name} uses here"
         sections = [
             ("problem", [*_problem_lines(self), _device_line(self)]),
@@ -209,7 +208,7 @@ class Explanation:
             ("plan", [*_launch_lines(plan), *getattr(plan.layout, "words", ()), *_memory_lines(plan)]),
             ("registers", _register_lines(self)),
             ("bytes", _byte_lines(self)),
-            ("speed", measured_lines(self.problem, plan.step)),
+            ("speed", [] if self.of_a_sum else measured_lines(self.problem, plan.step)),
             ("why", _why_lines(plan)),
             ("runner-up", _runner_up_lines(self)),
         ]
@@ -296,7 +295,8 @@ def types_of(work: Work, plan: Plan, operands: Any) -> tuple:
         if name in scratch:
             return scratch[name].dtype.type, len(scratch[name].shape)
         if isinstance(name, View):
-            return getattr(operands, name.name).dtype.type, len(name.shape)
+            viewed = scratch.get(name.name) or getattr(operands, name.name)
+            return viewed.dtype.type, len(name.shape)
         value = None if name is None else values[name] if name in values else getattr(operands, name)
         if value is None:
             return None
@@ -331,7 +331,7 @@ def _problem_lines(one: Explanation) -> list[str]:
         image = " x ".join(f"{side:,}" for side in problem.shape)
         direction = "backward" if one.step.backward else "forward"
         return [f"{one.step.norm} norm {direction}, {image} {problem.dtype}{last}{groups}"]
-    name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm]
+    name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm] + (" of x + residual" if problem.residual else "")
     parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
     saved = f", {problem.saved} saved" if problem.direction == "backward" else ""
     return [

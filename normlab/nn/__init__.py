@@ -1,7 +1,8 @@
 """normlab for PyTorch, by apex.normalization's names and signatures and by torch.nn's.
 
 torch.nn's names are `batch_norm`, `instance_norm`, `group_norm` and their modules (`normlab.nn.family`), and
-`layer_norm`, `rms_norm`, `LayerNorm` and `RMSNorm`.
+`layer_norm`, `rms_norm`, `LayerNorm` and `RMSNorm`. `add_layer_norm` and `add_rms_norm` add a residual first
+(`normlab.nn.add_norm`).
 
 `memory_efficient` chooses the tensors that the backward keeps. False keeps the input. True keeps the output, which the
 next layer mostly keeps anyway, and divides it by gamma with apex's clamp. "exact" also keeps the output, and beside it
@@ -19,6 +20,8 @@ try:
 except ImportError as error:
     raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
 
+from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm
+from normlab.nn.add_norm.modules import AddLayerNorm, AddRMSNorm, HeadRMSNorm
 from normlab.nn.dtypes import apex_autocast
 from normlab.nn.engines import engine
 from normlab.nn.exact import recount
@@ -48,12 +51,15 @@ from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm
 from normlab.nn.replace import replace_norms
 
 __all__ = [
+    "AddLayerNorm",
+    "AddRMSNorm",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
     "FusedLayerNorm",
     "FusedRMSNorm",
     "GroupNorm",
+    "HeadRMSNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
@@ -61,6 +67,8 @@ __all__ = [
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
     "RMSNorm",
+    "add_layer_norm",
+    "add_rms_norm",
     "apex_autocast",
     "batch_norm",
     "engine",
@@ -69,6 +77,7 @@ __all__ = [
     "fused_rms_norm",
     "fused_rms_norm_affine",
     "group_norm",
+    "head_rms_norm",
     "instance_norm",
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",

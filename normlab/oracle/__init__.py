@@ -1,7 +1,8 @@
 """Compute the norms and the matrix product in NumPy float64, and bound the error of a correctly rounding kernel.
 
 The oracle imports no other part of normlab. `values` computes the true results. `forward_bounds` and `backward_bounds`
-bound the error of a kernel with a given `Arithmetic`. `check` compares a kernel's result with the truth.
+bound the error of a kernel with a given `Arithmetic`. `add_norm` does both for norms of a sum. `check` compares a
+kernel's result with the truth.
 
 >>> import numpy as np
 >>> x = np.float32([[1, 2, 4]])
@@ -12,6 +13,17 @@ bound the error of a kernel with a given `Arithmetic`. `check` compares a kernel
 True
 """
 
+from normlab.oracle.add_norm import (
+    AddNormResult,
+    add_layer_norm,
+    add_layer_norm_backward,
+    add_layer_norm_backward_bound,
+    add_layer_norm_bound,
+    add_rms_norm,
+    add_rms_norm_backward,
+    add_rms_norm_backward_bound,
+    add_rms_norm_bound,
+)
 from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.backward_bounds import layer_norm_backward_bound, rms_norm_backward_bound
 from normlab.oracle.check import assert_within, ratio
@@ -30,10 +42,19 @@ from normlab.oracle.values import (
 )
 
 __all__ = [
+    "AddNormResult",
     "Arithmetic",
     "MergedMoments",
     "NormGradients",
     "NormResult",
+    "add_layer_norm",
+    "add_layer_norm_backward",
+    "add_layer_norm_backward_bound",
+    "add_layer_norm_bound",
+    "add_rms_norm",
+    "add_rms_norm_backward",
+    "add_rms_norm_backward_bound",
+    "add_rms_norm_bound",
     "assert_within",
     "layer_norm",
     "layer_norm_backward",

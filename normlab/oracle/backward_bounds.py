@@ -94,9 +94,18 @@ def rms_norm_backward_bound(
 
 
 def backward_bound(
-    grad_output: ArrayLike, rows: Rows, arithmetic: Arithmetic, saved: Saved, *, centred: bool
+    grad_output: ArrayLike,
+    rows: Rows,
+    arithmetic: Arithmetic,
+    saved: Saved,
+    *,
+    centred: bool,
+    grad_residual: ArrayLike | None = None,
 ) -> NormGradients:
-    """Return layer norm's bounds, or RMS norm's if `centred` is False: RMS norm subtracts no mean."""
+    """Return layer norm's bounds, or RMS norm's if `centred` is False: RMS norm subtracts no mean.
+
+    grad_residual: what the kernel adds to grad_input, with one more rounding, before it stores the sum.
+    """
     dy = held_exactly(rows.matrix(grad_output, "grad_output"), arithmetic)
     with np.errstate(all="ignore"):
         middle = normalise(rows, centred=centred)
@@ -118,6 +127,8 @@ def backward_bound(
             terms2 = where(is_kept, kept_terms, dy * shifted)
 
         grad_input = assembled(g, true_g if centred else None, terms2, xhat, invvar)
+        if grad_residual is not None:
+            grad_input = grad_input + held_exactly(rows.matrix(grad_residual, "grad_residual"), arithmetic)
         grad_weight = (dy * xhat).sum(0, arithmetic.column_sum)
         grad_bias = dy.sum(0, arithmetic.column_sum)
 

@@ -122,8 +122,13 @@ def normalise(rows: Rows, *, centred: bool) -> Normalised:
     return Normalised(deviation * invvar, mean, variance, invvar)
 
 
-def backward(grad_output: ArrayLike, rows: Rows, *, centred: bool) -> NormGradients:
-    """Return layer norm's gradients, or RMS norm's if `centred` is False: without a mean, the mean's term is absent."""
+def backward(
+    grad_output: ArrayLike, rows: Rows, *, centred: bool, grad_residual: ArrayLike | None = None
+) -> NormGradients:
+    """Return layer norm's gradients, or RMS norm's if `centred` is False: without a mean, the mean's term is absent.
+
+    grad_residual: added to grad_input; x's shape, or None.
+    """
     dy = rows.matrix(grad_output, "grad_output")
     with np.errstate(all="ignore"):
         middle = normalise(rows, centred=centred)
@@ -132,6 +137,8 @@ def backward(grad_output: ArrayLike, rows: Rows, *, centred: bool) -> NormGradie
         # ∂L/∂x = (g - mean(g) - x̂ mean(g x̂)) r
         through_mean = row_mean(g) if centred else 0
         grad_input = (g - through_mean - middle.xhat * row_mean(g * middle.xhat)) * middle.invvar
+        if grad_residual is not None:
+            grad_input = grad_input + rows.matrix(grad_residual, "grad_residual")
         # ∂L/∂γ = Σ over rows of ∂L/∂y x̂,  ∂L/∂β = Σ over rows of ∂L/∂y
         grad_weight = narrow(column_sum(dy * middle.xhat), rows.normalized) if rows.has_weight else None
         grad_bias = narrow(column_sum(dy), rows.normalized) if rows.has_bias else None

@@ -10,22 +10,26 @@ because an array in registers takes only constants as indices.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cuda, load_vector_into, store_vector_from
+from normlab.engine import cast, cuda, load_vector_into, store_vector_from
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import ThreadMap
 
 
 @cache
-def parameter_loader(width: int) -> Any:
+def parameter_loader(width: int, offset: float = 0.0) -> Any:
     """Return the device function `load_parameters(gammas, betas, weight, bias, column)`: a vector of each.
 
-    gammas, betas: local, (width,), accumulator dtype; those of an absent parameter stay as they are.
+    gammas, betas: local, (width,), accumulator dtype; those of an absent parameter stay as they are. offset: gamma is
+    weight + offset. Some models store gamma - 1, so that their weights begin as 0 and weight decay pulls gamma to 1.
     """
 
     @cuda.jit(device=True)
     def load_parameters(gammas, betas, weight, bias, column):
         if weight is not None:  # decided when the kernel is compiled, not when it runs
             load_vector_into(gammas, 0, weight, column, width)
+            if offset:
+                for k in range(width):
+                    gammas[k] += cast(offset, gammas)
         if bias is not None:
             load_vector_into(betas, 0, bias, column, width)
 
@@ -50,13 +54,14 @@ def vector_normaliser(width: int) -> Any:
 
 
 @cache
-def row_writer(thread_map: ThreadMap, dtype: Any) -> Any:
+def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0) -> Any:
     """Return the device function `write_row(values, output, index, weight, bias, center, scale)`.
 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
+    offset: as in `parameter_loader`.
     """
     vectors, width, span, whole = thread_map.loop
-    load_parameters, normalise_vector = parameter_loader(width), vector_normaliser(width)
+    load_parameters, normalise_vector = parameter_loader(width, offset), vector_normaliser(width)
 
     @cuda.jit(device=True)
     def write_row(values, output, index, weight, bias, center, scale):

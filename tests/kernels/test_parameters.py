@@ -24,7 +24,9 @@ def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
     x, grad = rng.uniform(-1, 1, size=(2, 5, 512))
     weight, bias = np.resize(gammas, 512).astype(BFLOAT16), None if rms else np.zeros(512, BFLOAT16)
     case = Case(x.astype(BFLOAT16), weight, bias, (grad * size).astype(BFLOAT16), eps, rms)
-    problem = SimpleNamespace(rms=rms, memory_efficient=True, saved=case.x, weight=weight, bias=bias)
+    problem = SimpleNamespace(
+        rms=rms, memory_efficient=True, saved=case.x, weight=weight, bias=bias, offset=0.0, row_map=None
+    )
     assert kind_of(problem, 8, 8).narrow
     plan = PIPELINED.plan(Problem("backward", "rms" if rms else "layer", 5, 512, "bfloat16"), Device.named("h200"))
     bound = backward_bound(case, arithmetic(case, plan.rows, plan.columns), True)
@@ -57,7 +59,9 @@ def test_small_gammas_are_within_the_bounds(rms):
 
 def test_what_comes_in_vectors_of_eight_is_narrow():
     half, single = np.zeros(8, BFLOAT16), np.zeros(8, np.float32)
-    problem = SimpleNamespace(rms=False, memory_efficient=True, saved=half, weight=half, bias=half)
+    problem = SimpleNamespace(
+        rms=False, memory_efficient=True, saved=half, weight=half, bias=half, offset=0.0, row_map=None
+    )
     assert kind_of(problem, 8, 8).narrow
     assert not kind_of(problem, 8, 4).narrow
     assert not kind_of(problem, 4, 4).narrow
@@ -71,7 +75,9 @@ def test_what_comes_in_vectors_of_eight_is_narrow():
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float32])
 def test_float16_is_told_apart_where_it_is_recomputed_from(dtype, memory_efficient):
     array = np.zeros(8, dtype)
-    problem = SimpleNamespace(rms=False, memory_efficient=memory_efficient, saved=array, weight=array, bias=array)
+    problem = SimpleNamespace(
+        rms=False, memory_efficient=memory_efficient, saved=array, weight=array, bias=array, offset=0.0, row_map=None
+    )
     kind = kind_of(problem, 4, 4)
     assert kind.float16 == (dtype is np.float16 and memory_efficient)
     assert (table_for(2, 2, kind) is RECOMPUTED_FLOAT16_WITH_BIAS) == kind.float16

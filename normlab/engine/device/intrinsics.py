@@ -53,6 +53,21 @@ def cast(typing_context, value, array):
 
 
 @intrinsic
+def rounded(typing_context, value, array):
+    """Return a value as `store` and then `load` would leave it: rounded to `array`'s dtype, in accumulator precision.
+
+    The value stays in a register, so it need not be read back from memory after it was stored.
+    """
+    wide = types.float64 if array.dtype == types.float64 else types.float32
+
+    def generate(context, builder, signature, args):
+        narrow = convert(context, builder, args[0], value, array.dtype)
+        return widen(context, builder, narrow, array.dtype, wide)
+
+    return wide(value, array), generate
+
+
+@intrinsic
 def flat(typing_context, array):
     """Return a C-contiguous array as one axis: `array.reshape(-1)`, which Numba does not have on a GPU.
 
@@ -119,6 +134,11 @@ def _cast(value: Any, array: np.ndarray) -> Any:
     return value if type(value) is kind else kind(value)  # no needless cast, as in `_load`
 
 
+def _rounded(value: Any, array: np.ndarray) -> Any:
+    narrow = array.dtype.type(value)
+    return narrow if type(narrow) is np.float64 else np.float32(narrow)
+
+
 def _flat(array: Any) -> Any:
     return array.reshape(-1)
 
@@ -126,6 +146,7 @@ def _flat(array: Any) -> Any:
 register_twin(load, _load)
 register_twin(store, _store)
 register_twin(cast, _cast)
+register_twin(rounded, _rounded)
 register_twin(flat, _flat)
 register_lanes(_load, twins.wide_item)
 register_lanes(_store, twins.store_item)

@@ -11,10 +11,13 @@ from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
 MAX_ELEMENTS = 40  # per thread: two sums of each stay in registers from the first row to the last
 
 
-def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, device: Device) -> Chosen | None:
+def layout_for(
+    n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, device: Device, residual_bytes: int = 0
+) -> Chosen | None:
     """Return the `PipelineLayout` for a kind and vectors of `width` elements; None if the kernel does not do such rows.
 
-    sizes: bytes of an element of the saved array, of grad_output and of grad_input.
+    sizes: bytes of an element of the saved array, of grad_output and of grad_input. residual_bytes: of the residual's
+    gradient, 0 without one.
     """
     # n1 is no argument: a row's bits are the same in every batch
     saved_bytes, grad_bytes, _ = sizes
@@ -25,7 +28,8 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int, int], kind: Kind, dev
         if row.columns_up_to * width < n2 * full or (row.columns_a_block and device.capability < CLUSTERS_FROM):
             continue
         # The first row of the table that fits the GPU's shared memory: the tables list the fastest first.
-        for layout in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
+        for plain in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
+            layout = plain._replace(residual_bytes=residual_bytes)
             shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes
             if layout.thread_map.elements <= MAX_ELEMENTS and shared_bytes <= device.shared_bytes:
                 return Chosen(layout, row.why)

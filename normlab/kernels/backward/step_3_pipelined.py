@@ -19,6 +19,7 @@ What changed since step 2:
 - Few rows need no second kernel: one block adds up its own columns' sums, a cluster of eight blocks through distributed
   shared memory (`gathers`), and for one long row a second cluster makes the parameters' gradients (`apart`).
 - Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
+- The gradient of a residual that went on beside the output comes through the same stages, and is added at the store.
 """
 
 import numpy as np
@@ -54,7 +55,10 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     together = min(width, widest(n2, problem.grad_input, problem.weight, problem.bias, *problem.gradients))
     kind = kind_of(problem, width, together)
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
-    chosen = layout_for(n2, width, sizes, kind, device)
+    residual_bytes = 0 if problem.grad_residual is None else problem.grad_residual.dtype.itemsize
+    if residual_bytes not in (0, problem.saved.dtype.itemsize):
+        return Refusal("the residual's gradient lies in stages of the saved array's elements, and has others")
+    chosen = layout_for(n2, width, sizes, kind, device, residual_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
@@ -103,7 +107,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
 def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
     _, layout, kind, *_ = options
-    arguments = *OPERANDS, "factor", "row_sums", "grad_input", "grad_weight", "grad_bias", *parts
+    arguments = *OPERANDS, "factor", "row_sums", "grad_residual", "grad_input", "grad_weight", "grad_bias", *parts
     block = layout.thread_map.threads, layout.rows
     return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
 

@@ -12,6 +12,7 @@ Tried without gain: parameters loaded before the reduction, stores after all of 
 persistent blocks (0.93), x read again instead of held in registers (0.98).
 Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
 by whole vectors all the same.
+A residual is added where the row is fetched, and the sum stored from there (`stages.residual`).
 Next: rows that no block can hold.
 """
 
@@ -23,14 +24,16 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, int32, store
 from normlab.kernels.forward import layouts, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
-from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.forward.operands import RESIDUAL_OPERANDS
 from normlab.kernels.forward.tables import TABLES
 from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.output import row_writer
+from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
+from normlab.stages.row_map import RowMap, place_finder
 from normlab.stages.shifted import past_end_filler, shifted_row_loader, shifted_row_writer
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
@@ -39,17 +42,18 @@ GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
 @cache
-def phases(layout: RegisterLayout, dtype):
+def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None):
     """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
     shifted = layout.shifted
     if shifted is not None:
         stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
         return *stages, layout.thread_map.vectors * shifted.input_words
-    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype)
+    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype, offset)
+    place_of = place_finder(row_map)
 
     @cuda.jit(device=True)
     def load_row(values, words, x, row, first):
-        load_aligned(values, x, row, first)
+        load_aligned(values, x, place_of(row), first)
 
     @cuda.jit(device=True)
     def fill_past_end(values, left, value):
@@ -63,34 +67,39 @@ def phases(layout: RegisterLayout, dtype):
 
 
 @cache
-def build(dtype, layout: RegisterLayout):
-    """Return the kernel for an accumulator dtype and a layout."""
+def build(dtype, layout: RegisterLayout, offset: float = 0.0, row_map: RowMap | None = None):
+    """Return the kernel for an accumulator dtype, a layout, an offset of the weight (`stages.output`), and a row map.
+
+    Without a residual the kernel's residual and new_residual are None.
+    """
     thread_map, rows, resident, shifted = layout
     vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
-    load_row, fill_past_end, write_row, words_held = phases(layout, dtype)
+    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset, row_map)
+    add_residual = residual_adder(thread_map, dtype)
     anywhere = shifted is not None
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
-    def forward_one_barrier(x, weight, bias, eps, factor, output, mean, invvar):
+    def forward_one_barrier(x, residual, weight, bias, eps, factor, new_residual, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
         # The exchange buffer is (phases, rows, sums, warps). One phase: the block takes no further rows.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
-        n2 = x.shape[1]
+        n2 = output.shape[1]
         group = cuda.threadIdx.y
         warp = cuda.threadIdx.x >> 5
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x * rows + group
-        live = row < x.shape[0]  # false in the last block's spare warps, which must still reach the barrier
+        live = row < output.shape[0]  # false in the last block's spare warps, which must still reach the barrier
 
         # Fetch: the whole row goes to registers, with all loads in flight at once.
         for k in range(elements):
             values[k] = cast(0, exchange)
         if live:
             load_row(values, words, x, row, first)
+            add_residual(values, residual, new_residual, row, first)
 
         # First pass, over registers: the mean and then the squares of this warp's own values.
         center = cast(0, exchange)
@@ -138,22 +147,24 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     n1, n2 = problem.shape
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
-    itemsize = max(problem.x.dtype.itemsize, problem.output.dtype.itemsize)
+    rows = (*problem.reading, *problem.writing)
+    itemsize = max(array.dtype.itemsize for array in rows)
     width, rms = widest(n2, *problem.matrices), problem.mean is None
-    chosen = None
-    if 2 * width < BYTES // itemsize:  # vectors of half the width are as fast as shifted rows
+    chosen, plain = None, problem.residual is None and not problem.offset and problem.row_map is None
+    # Vectors of half the width are as fast as shifted rows, which know neither a residual nor an offset nor a row map.
+    if plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
         chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
-    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms)
+    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, problem.residual is not None)
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout = chosen.layout
     grid = -(-n1 // layout.rows)
     if grid > GRID_LIMIT:
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    options = accumulator(problem.invvar), layout
-    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), FACTOR_OPERANDS)
+    options = accumulator(problem.invvar), layout, problem.offset, problem.row_map
+    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), RESIDUAL_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 

@@ -55,7 +55,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Ref
         )
     layout = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
     # so far nothing depends on n1; what does, changes no bit of a row
-    layout = layouts.spread_out(layout, n1, problem.output.dtype.itemsize, device)
+    parameters = problem.output if problem.weight is None else problem.weight  # gamma may be wider (`kernels.add_norm`)
+    layout = layouts.spread_out(layout, n1, parameters.dtype.itemsize, device)
     dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
 
     def planned(rows: int) -> Plan:

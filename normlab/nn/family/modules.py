@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.fx import Proxy, Tracer
 
 from normlab.nn import functional as rows
+from normlab.nn.add_norm.functional import offset_rms_norm
 from normlab.nn.dtypes import RMS_NORM_RULE
 from normlab.nn.family import functional
+from normlab.nn.formulas import accumulator
 from normlab.nn.overrides import cannot_be_scripted, leaf
 
 _TORCHS = torch.nn.GroupNorm(1, 1, device="cpu")
@@ -134,13 +136,47 @@ class LayerNorm(torch.nn.LayerNorm):
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch.nn.RMSNorm by normlab: `normlab.nn.rms_norm` that saves its input."""
+    """torch.nn.RMSNorm by normlab: `normlab.nn.rms_norm` that saves its input.
+
+    Args:
+        normalized_shape, eps, elementwise_affine, device, dtype: as for torch.nn.RMSNorm.
+        offset: gamma is weight + offset, as in Gemma's norms, whose offset is 1. The weight begins as 1 - offset. With
+            an offset the norm goes over one dimension, and the output has the input's dtype, also under autocast.
+    """
 
     __prepare_scriptable__ = cannot_be_scripted
+    offset: float = 0.0  # of modules pickled by normlab 0.1
+
+    def __init__(
+        self,
+        normalized_shape: rows.NormalizedShape,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        offset: float = 0.0,
+    ) -> None:
+        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        if offset and len(self.normalized_shape) != 1:
+            raise ValueError(f"with an offset a norm goes over one dimension, got {self.normalized_shape}")
+
+    def reset_parameters(self) -> None:
+        """Set gamma to 1: the weight to 1 - offset."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1 - self.offset)
+
+    def extra_repr(self) -> str:
+        """Return torch.nn's text, with the offset if there is one."""
+        return super().extra_repr() + (f", offset={self.offset}" if self.offset else "")
 
     def forward(self, input: Tensor) -> Tensor:
         """Return RMSNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
         if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
             return node
+        if self.offset:
+            eps = torch.finfo(accumulator(input.dtype)).eps if self.eps is None else self.eps
+            return offset_rms_norm(input, self.weight, eps, self.offset).to(input.dtype)
         shape, options = self.normalized_shape, rows.Options(False, True, RMS_NORM_RULE)
         return rows.norm(rows.rms_norm, input, shape, self.weight, None, self.eps, options)

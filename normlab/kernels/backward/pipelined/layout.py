@@ -1,7 +1,7 @@
 """Lay out rows in the shared memory of a block of the pipelined backward, and say which thread reads which part.
 
-Pipeline stages hold rows of the saved array and of grad_output, as their bits. After them lie the parameters of the
-block's columns (`parameters`).
+Pipeline stages hold rows of the saved array, of grad_output and, if there is one, of the residual's gradient, as their
+bits. After them lie the parameters of the block's columns (`parameters`).
 """
 
 from typing import NamedTuple
@@ -22,6 +22,7 @@ class PipelineLayout(NamedTuple):
     prefetch: int  # 1 if the next row's first pass comes before a row's second pass, else 0
     saved_bytes: int  # per element of the saved array
     grad_bytes: int  # per element of grad_output
+    residual_bytes: int = 0  # per element of the residual's gradient: as many as of the saved array, or 0 without one
 
     @property
     def words(self) -> list[str]:
@@ -66,9 +67,16 @@ class PipelineLayout(NamedTuple):
         return self.stages * self.rows * self.thread_map.columns * self.saved_bytes // self.grad_bytes
 
     @property
+    def residuals_at(self) -> int:
+        """Return the offset of the stages of the residual's gradient, in elements, which are as wide as the saved."""
+        both = self.saved_bytes + self.grad_bytes
+        return self.stages * self.rows * self.thread_map.columns * both // self.saved_bytes
+
+    @property
     def parameters_at(self) -> int:
         """Return the offset of the parameters, in accumulators."""
-        together = self.saved_bytes + self.grad_bytes  # per column: all stages of one array, then of the other
+        # per column: all stages of one array, then of the next
+        together = self.saved_bytes + self.grad_bytes + self.residual_bytes
         return self.stages * self.rows * self.thread_map.columns * together // ACCUMULATOR_BYTES
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Operands(NamedTuple):
-    """The kernel's arrays in global memory, and its scalars. mean_factor: 1 / n2."""
+    """The kernel's arrays in global memory, and its scalars. mean_factor: 1 / n2. grad_residual: see the problem."""
 
     grad_output: Any
     saved: Any
@@ -21,6 +21,7 @@ class Operands(NamedTuple):
     bias: Any
     eps: Any
     mean_factor: Any
+    grad_residual: Any
     grad_input: Any
 
 
@@ -34,12 +35,12 @@ class Gradients(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The block's shared memory: pipeline stages of both arrays and parameters, as bits, and the exchange buffer.
+    """The block's shared memory: pipeline stages of the arrays and parameters, as bits, and the exchange buffer.
 
     The first three are the same dynamic shared memory in three dtypes; offsets tell them apart (`layout`).
     """
 
-    saved_stages: Any
+    saved_stages: Any  # from `PipelineLayout.residuals_at` on those of the residual's gradient
     grad_stages: Any  # from `PipelineLayout.grads_at` on
     parameters: Any  # from `PipelineLayout.parameters_at` on
     exchange: Any  # (2 phases, row groups, 2 sums, warps)

@@ -4,17 +4,18 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import (
+    cast,
     commit_copies,
     copy_async,
     cuda,
     load_bits_into,
-    load_vector_into,
     reciprocal,
     reciprocal_of_normal,
     wait_copies,
 )
 from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
 from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES, PipelineLayout
+from normlab.stages.output import parameter_loader
 from normlab.stages.recompute import clamp_by_magnitude
 
 LEAST, MOST = 2.0**-126, 2.0**126  # between these, a float32 and its reciprocal are normal numbers
@@ -39,7 +40,7 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
         if share.group == 0:  # once per block: all rows have the same parameters
             for v in range(vectors):
                 column = share.first + v * span
-                if whole or column < operands.saved.shape[1]:
+                if whole or column < operands.grad_input.shape[1]:
                     if weighted:
                         copy_async(
                             memory.parameters, gamma_at + v * span + share.offset, operands.weight, column, width
@@ -56,7 +57,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which waits until this thread's copies have arrived and looks for rare gammas."""
     thread_map, prefetched = layout.thread_map, layout.prefetched
     vectors, width, span, whole = thread_map.loop
-    inverted = kind.memory_efficient and kind.weighted
+    inverted, load_parameters = kind.memory_efficient and kind.weighted, parameter_loader(width, kind.offset)
 
     @cuda.jit(device=True)
     def keep_parameters(operands, memory, share):
@@ -66,8 +67,8 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         rare = False
         if inverted:
             for v in range(vectors):
-                if whole or share.first + v * span < operands.saved.shape[1]:
-                    load_vector_into(gammas, 0, operands.weight, share.first + v * span, width)
+                if whole or share.first + v * span < operands.grad_input.shape[1]:
+                    load_parameters(gammas, None, operands.weight, None, share.first + v * span)
                     for k in range(width):
                         kept = clamp_by_magnitude(gammas[k], operands.eps)
                         rare = rare or kept != gammas[k] or not LEAST <= abs(kept) <= MOST
@@ -80,12 +81,15 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 @cache
 def readers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any, Any]:
     """Return the device functions that load parameters of 16 bits."""
-    span, width = layout.thread_map.span, layout.thread_map.width
+    span, width, offset_of_gamma = layout.thread_map.span, layout.thread_map.width, kind.offset
     gamma_at, beta_at = offsets(layout, kind)
 
     @cuda.jit(device=True)
     def load_gammas(gammas, parameters, v, offset, weight):
         load_bits_into(gammas, 0, parameters, gamma_at + v * span + offset, width, weight)
+        if offset_of_gamma:
+            for k in range(width):
+                gammas[k] += cast(offset_of_gamma, gammas)
 
     @cuda.jit(device=True)
     def load_betas(betas, parameters, v, offset, bias):

@@ -73,7 +73,7 @@ def storer(layout: PipelineLayout) -> Any:
 @cache
 def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
-    thread_map, together = layout.thread_map, kind.together
+    thread_map, together, offset = layout.thread_map, kind.together, kind.offset
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
     vectors, width, span, whole = thread_map.loop
     elements = thread_map.elements
@@ -86,7 +86,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         gammas = cuda.local.array(elements, dtype)
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(elements, dtype)
-        first, n2, parameters = share.first, operands.saved.shape[1], memory.parameters
+        first, n2, parameters = share.first, operands.grad_input.shape[1], memory.parameters
         # All loads before the first store, because the compiler moves no load across a store. Without this, 32 loads
         # waited for each other and took longer than a row.
         for v in range(vectors):
@@ -100,6 +100,9 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         rare = False
         for v in range(vectors):
             if whole or first + v * span < n2:
+                if weighted and offset:
+                    for k in range(v * width, (v + 1) * width):
+                        gammas[k] += cast(offset, gammas)
                 if inverted:
                     for k in range(width):
                         gamma = gammas[v * width + k]

@@ -1,7 +1,8 @@
 """Do one thread's share of the pipelined backward: fetch a row, and make the two passes over it.
 
     first pass    adds dy x̂ and dy to the columns' sums in registers, and g x̂ and g to the row's sums
-    second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known
+    second pass   grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, once the row's sums are known; the residual's
+                  gradient is added where grad_input is stored
 
 Both passes read the row from shared memory, so it takes no registers in between. Every thread reads only the elements
 that it fetched itself: it waits for its own copies and needs no barrier.
@@ -14,6 +15,7 @@ from normlab.engine import cast, copy_async, cuda, load, load_bits_into, store_v
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
+from normlab.stages.row_map import place_finder
 from normlab.stages.unroll import repeated
 from normlab.stages.warp import lanes_sum
 
@@ -21,24 +23,29 @@ MOST_UNROLLED = 384  # threads per block up to which registers allow all vectors
 
 
 @cache
-def fetcher(layout: PipelineLayout) -> Any:
+def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
     """Return the device function `fetch(operands, memory, row, at, first)`.
 
     It starts the copies of the thread's share of row `row`, or none if row >= n1. at: the share's offset in the
     pipeline stages. first: its first column.
     """
-    thread_map, grads_at = layout.thread_map, layout.grads_at
+    thread_map, grads_at, residuals_at = layout.thread_map, layout.grads_at, layout.residuals_at
     vectors, width, span, whole = thread_map.loop
+    residual, place_of = layout.residual_bytes > 0, place_finder(kind.row_map)
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, first):
-        n1, n2 = operands.saved.shape
+        n1, n2 = operands.grad_input.shape
         if row < n1:
+            place = place_of(row)
             for v in range(vectors):
                 column = first + v * span
                 if whole or column < n2:  # the same columns as in both passes: each thread reads its own copies
-                    copy_async(memory.saved_stages, at + v * span, operands.saved, (row, column), width)
+                    copy_async(memory.saved_stages, at + v * span, operands.saved, (place, column), width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
+                    if residual:
+                        there = residuals_at + at + v * span
+                        copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)
 
     return fetch
 
@@ -57,7 +64,7 @@ def first_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     def pass_1(operands, memory, share, row, rare, sums):
         sum_gx = cast(0, memory.exchange)
         sum_g = cast(0, memory.exchange)
-        if row.number < operands.saved.shape[0]:
+        if row.number < operands.grad_input.shape[0]:
             sum_gx, sum_g = add_up_share(operands, memory, share, row, rare, sums)
         # The shuffles stand outside of the condition: all lanes take part, also those of row groups without a row.
         sum_gx = sum_of_lanes(sum_gx)
@@ -98,7 +105,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         sum_g = cast(0, values)
         # Vector by vector: only the columns' sums stay in registers from row to row.
         for v in range(vectors):
-            if whole or share.first + v * span < operands.saved.shape[1]:
+            if whole or share.first + v * span < operands.grad_input.shape[1]:
                 load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
                 load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
                 # When recomputing, gamma is in mean(g) alone, which RMSNorm does not have: gamma cancels from g x̂.
@@ -160,7 +167,7 @@ def unclamped_adder(layout: PipelineLayout) -> Any:
         sum_g = cast(0, grads)
         # A while loop, because the compiler would unroll a for loop and give it the registers of all other phases.
         v = 0
-        while v < vectors and share.first + v * span < operands.saved.shape[1]:
+        while v < vectors and share.first + v * span < operands.grad_input.shape[1]:
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             for k in range(width):
                 sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
@@ -204,8 +211,9 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
     It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
     """
-    thread_map, grads_at = layout.thread_map, layout.grads_at
+    thread_map, grads_at, residuals_at = layout.thread_map, layout.grads_at, layout.residuals_at
     width, span, whole = thread_map.width, thread_map.span, thread_map.whole
+    residual = layout.residual_bytes > 0
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
     rms, memory_efficient, weighted, biased, centered = (
         kind.rms,
@@ -223,7 +231,7 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         column = share.first + v * span
-        if whole or column < operands.saved.shape[1]:
+        if whole or column < operands.grad_input.shape[1]:
             load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             if weighted:
@@ -250,6 +258,11 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 if not rms:
                     subtracted += shift
                 grads[k] = gradient * row.scale - subtracted
+            if residual:  # the array that was normalised went on beside the output
+                there = residuals_at + row.at + v * span
+                load_bits_into(values, 0, memory.saved_stages, there, width, operands.grad_residual)
+                for k in range(width):
+                    grads[k] += values[k]
             store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
 
     return store_vector

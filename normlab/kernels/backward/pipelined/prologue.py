@@ -70,7 +70,7 @@ def statistics_loader(kind: Kind) -> Any:
     def load_statistics(operands, row):
         center = cast(0, operands.invvar)
         scale = cast(0, operands.invvar)
-        if row < operands.saved.shape[0]:  # row groups of the last turn may have no row
+        if row < operands.grad_input.shape[0]:  # row groups of the last turn may have no row
             scale = load(operands.invvar, row)
             if centered:
                 center = load(operands.mean, row)
@@ -87,7 +87,7 @@ def beginner(layout: PipelineLayout, kind: Kind) -> Any:
     the first row.
     """
     rows, columns, prefetched = layout.rows, layout.thread_map.columns, layout.prefetched
-    fetch, load_statistics = fetcher(layout), statistics_loader(kind)
+    fetch, load_statistics = fetcher(layout, kind), statistics_loader(kind)
 
     @cuda.jit(device=True)
     def fetch_first_rows(operands, memory, share):

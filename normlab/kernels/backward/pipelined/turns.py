@@ -47,14 +47,14 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -
     """
     rows, columns, stages = layout.rows, layout.thread_map.columns, layout.stages
     prefetched, in_flight = layout.prefetched, layout.in_flight
-    fetch, load_statistics, exchange = fetcher(layout), statistics_loader(kind), exchange_of(layout, kind)
+    fetch, load_statistics, exchange = fetcher(layout, kind), statistics_loader(kind), exchange_of(layout, kind)
     write_sums, arrive, wait, read_sums, means, keep_sums, _ = exchange
     pass_1, pass_2, alone = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype), layout.alone
     for_rows, _ = roles(layout.blocks, apart)
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
-        n1 = operands.saved.shape[0]
+        n1 = operands.grad_input.shape[0]
         top = share.top  # the row of the block's first row group
         slot = 0  # the pipeline stage of this row
         phase = 0  # the half of the exchange buffer for this row
@@ -103,14 +103,14 @@ def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -> 
     """Return the device function `take_rows(…)` for a prefetch of 1; arguments as in `turns_at_once`."""
     rows, columns, stages = layout.rows, layout.thread_map.columns, layout.stages
     prefetched, in_flight = layout.prefetched, layout.in_flight
-    fetch, load_statistics, exchange = fetcher(layout), statistics_loader(kind), exchange_of(layout, kind)
+    fetch, load_statistics, exchange = fetcher(layout, kind), statistics_loader(kind), exchange_of(layout, kind)
     write_sums, arrive, wait, read_sums, means, keep_sums, _ = exchange
     pass_1, pass_2, alone = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype), layout.alone
     for_rows, _ = roles(layout.blocks, apart)
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
-        n1 = operands.saved.shape[0]
+        n1 = operands.grad_input.shape[0]
         top = share.top
         slot = 0
         phase = 0

@@ -1,0 +1,1 @@
+"""Norms of x + residual for PyTorch, in one call that returns the output and the sum, and norms with an offset."""

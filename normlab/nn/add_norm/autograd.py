@@ -1,0 +1,90 @@
+"""Norms of x + residual as one autograd function: the tensors that it saves, and its first and second derivatives.
+
+A gradient arrives at the output and one at new_residual. One kernel adds both up, and the result is the gradient of x
+and of the residual. Every result of the forward that the backward needs is an output and saved as one, as in
+`normlab.nn.autograd`.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn import engines
+from normlab.nn.add_norm import launched, vectorised
+from normlab.nn.add_norm.how import AddHow
+from normlab.nn.private import direct_apply, onlooker
+from normlab.nn.shapes import Gradients, Parameter, Saved
+
+
+def chosen(x: Tensor) -> ModuleType:
+    """Return the engine that computes norms of this tensor now."""
+    return launched if engines.by_kernels(x) else vectorised
+
+
+class AddNorm(torch.autograd.Function):
+    """apply(x, residual, weight, bias, how) -> (output, new_residual or None, and invvar if it is saved)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow
+    ) -> tuple[Tensor | None, ...]:
+        """Return the results."""
+        ctx.run = chosen(x)
+        output, new_residual, mean, invvar = ctx.run.forward(x, residual, weight, bias, how)
+        ctx.set_materialize_grads(False)
+        ctx.how, ctx.dtype = how, new_residual.dtype
+        returned = None if residual is None else new_residual
+        if how.memory_efficient:
+            ctx.save_for_backward(output, invvar, weight, bias, None)
+            return output, returned, invvar
+        ctx.save_for_backward(new_residual, invvar, weight, bias, mean)
+        return output, returned
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_output: Parameter, grad_residual: Parameter, grad_invvar: Parameter = None
+    ) -> tuple[Parameter, ...]:
+        """Return the gradients of x, the residual, weight and bias."""
+        return *gradients(ctx, grad_output, grad_residual, grad_invvar, ctx.run.backward), None
+
+
+apply = direct_apply(AddNorm)
+
+
+def gradients(
+    ctx: Any,
+    grad_output: Parameter,
+    grad_residual: Parameter,
+    grad_invvar: Parameter,
+    once: Callable[..., Gradients],
+) -> tuple[Parameter, Parameter, Parameter, Parameter]:
+    """Return the gradients of x, the residual, weight and bias, by `once` unless PyTorch has to see more of them.
+
+    ctx has saved a `Saved` without kept columns, and it has `how` and the residual's dtype.
+    """
+    tensor, invvar, weight, bias, mean = ctx.saved_tensors
+    saved, dtype = Saved(tensor, invvar, weight, bias, None, None, mean), ctx.dtype
+    looks_on = "all" if grad_output is None or grad_invvar is not None else onlooker(grad_output)
+    if looks_on != "all" and grad_residual is not None and onlooker(grad_residual) == "all":
+        looks_on = "all"
+    if looks_on == "all":
+        found = vectorised.composed_backward(grad_output, grad_residual, grad_invvar, saved, ctx.how, dtype)
+    else:
+        function = by_operator if looks_on == "graph" else once
+        found = function(grad_output, grad_residual, saved, ctx.how, dtype)  # type: ignore[arg-type]
+    grad, grad_weight, grad_bias = found
+    of_x, of_residual, *_ = ctx.needs_input_grad
+    # one gradient for both; where x has another dtype, PyTorch rounds it
+    return grad if of_x else None, grad if of_residual else None, grad_weight, grad_bias
+
+
+def by_operator(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: AddHow, dtype: Any) -> Gradients:
+    """Return (grad, grad_weight, grad_bias) by one operator, for a graph."""
+    tensor, invvar, weight, bias, _, _, mean = saved
+    found = torch.ops.normlab.add_norm_backward(
+        grad_output, grad_residual, tensor, mean, invvar, weight, bias, *how, dtype
+    )
+    return found[0], None if weight is None else found[1], None if bias is None else found[-1]

@@ -1,0 +1,189 @@
+"""The norms of x + residual as functions, RMSNorm of heads, and RMSNorm with an offset.
+
+`normalised` chooses, as `normlab.nn.functional` does for the plain norms:
+
+- Eager tensors go through an autograd function (`normlab.nn.add_norm.autograd`).
+- Compiled, exported and traced calls, and fake or functional tensors, go through operators that the graph shows
+  (`normlab.nn.add_norm.operators`).
+- torch.func's transforms, forward mode, torch.jit.trace and the export to ONNX get PyTorch's differentiable operations,
+  and so do DTensors, nested and MaskedTensors, which know their layout.
+
+Mixed precision: parameters as in `normlab.nn.layer_norm`, with the residual as the norm's input. x has the residual's
+dtype, or one is float32 and the other a half. Under autocast the parameters are rounded to the autocast dtype, which
+the output then has; x and the residual stay as they are.
+"""
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from normlab.nn import checks
+from normlab.nn.add_norm import autograd, operators, vectorised
+from normlab.nn.add_norm.how import AddHow
+from normlab.nn.formulas import accumulator
+from normlab.nn.functional import LEFT_TO_PYTORCH
+from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
+from normlab.nn.shapes import Parameter
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    memory_efficient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return (output, new_residual): new_residual = x + residual, and output is its LayerNorm over the last dimension.
+
+    Args:
+        x, residual: (*leading, n), float16, bfloat16, float32 or float64; any strides. new_residual has the residual's
+            dtype, and is rounded to it before it is normalised.
+        weight, bias: (n,); each may be None. The output has their dtype, or without them the residual's.
+        eps: added to the biased variance.
+        memory_efficient: which tensor the backward keeps. False: new_residual, which nothing else keeps. True: the
+            output, which a linear layer that follows keeps anyway; gradients are then wrong where a weight is small,
+            as in `normlab.nn.layer_norm`.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: PyTorch's errors for the same mistakes in its layer_norm.
+        ValueError: memory_efficient is not False or True.
+    """
+    if has_torch_function_variadic(x, residual, weight, bias):
+        given = x, residual, weight, bias
+        return handle_torch_function(add_layer_norm, given, *given, eps, memory_efficient=memory_efficient)
+    how = AddHow(eps, False, 0.0, memory_efficient)
+    return normalised(add_layer_norm, x, residual, weight, bias, how)
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    offset: float = 0.0,
+    memory_efficient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return (output, new_residual) as `add_layer_norm`, with the RMSNorm in place of the LayerNorm.
+
+    offset: gamma is weight + offset. Gemma's norms have an offset of 1.
+    """
+    if has_torch_function_variadic(x, residual, weight):
+        given = x, residual, weight
+        return handle_torch_function(add_rms_norm, given, *given, eps, offset=offset, memory_efficient=memory_efficient)
+    how = AddHow(eps, True, offset, memory_efficient)
+    return normalised(add_rms_norm, x, residual, weight, None, how)
+
+
+def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
+    """Return the RMSNorm of each head, as models normalise queries and keys before attention.
+
+    Args:
+        x: (*leading, heads, head_dim), float16, bfloat16, float32 or float64. On a GPU it is not copied if a token's
+            heads follow each other in memory, and tokens lie equally far apart, by a multiple of head_dim: such as a
+            query in a fused tensor of query, key and value.
+        weight: (head_dim,); or (heads, head_dim), which PyTorch multiplies by, after a norm in accumulator precision;
+            or None.
+        eps, offset: as for `add_rms_norm`.
+
+    Returns:
+        The output, contiguous, in the weight's dtype (x's without one). The backward keeps x.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: as `add_layer_norm`.
+    """
+    if has_torch_function_variadic(x, weight):
+        return handle_torch_function(head_rms_norm, (x, weight), x, weight, eps, offset=offset)
+    if isinstance(weight, Tensor) and isinstance(x, Tensor) and weight.dim() == 2:
+        if weight.shape != x.shape[-2:]:
+            raise RuntimeError(
+                f"Expected weight to be of shape (head_dim,) or (heads, head_dim), but got weight of shape "
+                f"{list(weight.shape)} and x of shape {list(x.shape)}"
+            )
+        wide = accumulator(x.dtype)
+        ones = torch.ones(x.shape[-1:], dtype=wide, device=x.device)  # with their dtype the output is not rounded
+        with torch.autocast(x.device.type, enabled=False):
+            xhat, _ = normalised(head_rms_norm, x, None, ones, None, AddHow(eps, True, 0.0, False))
+            return (xhat * (weight.to(wide) + offset)).to(weight.dtype)
+    return normalised(head_rms_norm, x, None, weight, None, AddHow(eps, True, offset, False))[0]
+
+
+def offset_rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> Tensor:
+    """Return the RMSNorm of x over the last dimension with gamma = weight + offset. `RMSNorm` calls it."""
+    return normalised(add_rms_norm, x, None, weight, None, AddHow(eps, True, offset, False))[0]
+
+
+def normalised(
+    function: Callable[..., Any], x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow
+) -> tuple[Tensor, Tensor]:
+    """Return (output, new_residual) that a public function or a module asks for; errors name the function.
+
+    residual: None normalises x itself, which is then new_residual.
+    """
+    if not torch.jit.is_tracing():  # a trace has tensors as sizes
+        _check(function, x, residual, weight, bias, how)
+    if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        weight, bias = _in_autocast_dtype(x, residual, weight, bias)
+    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH)
+    exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
+    if left or exporting or transformed():
+        return vectorised.composed(x, residual, weight, bias, how)
+    if in_a_graph(x):
+        return operators.apply(x, residual, weight, bias, how)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, residual, weight, bias)):
+        output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how)
+    else:
+        output, new_residual, *_ = autograd.chosen(x).forward(x, residual, weight, bias, how)
+    return output, x if residual is None else new_residual
+
+
+def _in_autocast_dtype(
+    x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter
+) -> tuple[Parameter, Parameter]:
+    """Return the parameters in autocast's dtype, so that the output has it. float64 stays, as in PyTorch."""
+    like, dtype = x if residual is None else residual, torch.get_autocast_dtype(x.device.type)
+    if like.dtype is torch.float64:
+        return weight, bias
+    if weight is None and bias is None and like.dtype is not dtype:
+        return torch.ones(x.shape[-1:], dtype=dtype, device=x.device), None
+    return tuple(None if one is None else one.to(dtype) for one in (weight, bias))  # type: ignore[return-value]
+
+
+def _check(
+    function: Callable[..., Any], x: Any, residual: Any, weight: Parameter, bias: Parameter, how: AddHow
+) -> None:
+    """Raise PyTorch's errors for arguments that do not go together."""
+    if not isinstance(x, Tensor):
+        raise checks.not_a_tensor(function, "x", x)
+    if not isinstance(residual, Tensor) and (residual is not None or function is add_layer_norm):
+        raise checks.not_a_tensor(function, "residual", residual)
+    if how.memory_efficient not in (False, True):
+        raise ValueError(f"memory_efficient must be False or True, got {how.memory_efficient!r}")
+    if type(how.offset) is not float and not isinstance(how.offset, Real):
+        raise TypeError(f"{checks.argument(function, 'offset')} must be float, not {type(how.offset).__name__}")
+    like = x if residual is None else residual
+    if x.shape != like.shape:
+        raise RuntimeError(
+            f"Expected x to be of same shape as residual, but got x of shape {list(x.shape)} and residual of shape "
+            f"{list(like.shape)}"
+        )
+    if not x.dim():
+        raise RuntimeError("Expected x to have at least one dimension to normalise over, but got a scalar")
+    checks.check(function, like, tuple(x.shape[-1:]), weight, bias, how.eps)
+    checks.check_kinds(function, like, weight, bias)
+    if x.device != like.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{like.device} and {x.device}!"
+        )
+    if x.dtype is not like.dtype and {x.dtype, like.dtype} not in checks.MIXED:
+        raise RuntimeError(
+            f"mixed dtype: expect x to have scalar type of {checks.NAMES[like.dtype]}, as residual, or a mix of Float "
+            f"with Half or BFloat16, but got {checks.NAMES.get(x.dtype, x.dtype)}"
+        )

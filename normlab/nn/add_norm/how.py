@@ -1,0 +1,26 @@
+"""The options of a norm of x + residual, as its modules pass them to each other."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normlab.nn.formulas import accumulator, to
+from normlab.nn.shapes import How, Parameter, Saved
+
+
+class AddHow(NamedTuple):
+    """What a forward and its backward need beside tensors. offset: gamma is weight + offset."""
+
+    eps: float
+    rms: bool
+    offset: float
+    memory_efficient: bool
+
+    def plain(self, saved: Saved, dtype: torch.dtype) -> How:
+        """Return the options of the plain norm behind it, whose grad_input has this dtype."""
+        return How(dtype, tuple(saved.tensor.shape[-1:]), self.eps, self.rms, self.memory_efficient)
+
+    def gamma(self, weight: Parameter, like: Tensor) -> Parameter:
+        """Return weight + offset, in accumulator precision for norms of `like`; the weight itself without an offset."""
+        return weight if weight is None or not self.offset else to(weight, accumulator(like.dtype)) + self.offset

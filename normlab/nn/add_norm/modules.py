@@ -1,0 +1,125 @@
+"""The norms of x + residual and of heads as modules, with the parameters and state dicts of torch.nn's norms."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm
+from normlab.nn.overrides import cannot_be_scripted
+from normlab.nn.private import parameter_of
+
+
+class AddLayerNorm(torch.nn.LayerNorm):
+    """`normlab.nn.add_layer_norm` as a module: call it with x and the residual.
+
+    Args:
+        normalized_shape: the last dimension, an int.
+        eps, elementwise_affine, bias, device, dtype: as for torch.nn.LayerNorm.
+        memory_efficient: False or True, as for `normlab.nn.add_layer_norm`.
+    """
+
+    __prepare_scriptable__ = cannot_be_scripted
+
+    def __init__(
+        self,
+        normalized_shape: int,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        *,
+        memory_efficient: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(_one_dimension(normalized_shape), eps, elementwise_affine, bias, device, dtype)
+        self.memory_efficient = memory_efficient
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return (output, new_residual) of (*leading, n) each."""
+        weight, bias = parameter_of(self, "weight"), parameter_of(self, "bias")
+        return add_layer_norm(x, residual, weight, bias, self.eps, memory_efficient=self.memory_efficient)
+
+
+class AddRMSNorm(torch.nn.RMSNorm):
+    """`normlab.nn.add_rms_norm` as a module: call it with x and the residual.
+
+    Args:
+        normalized_shape: the last dimension, an int.
+        eps, elementwise_affine, device, dtype: as for torch.nn.RMSNorm.
+        offset: gamma is weight + offset. The weight begins as 1 - offset.
+        memory_efficient: False or True, as for `normlab.nn.add_layer_norm`.
+    """
+
+    __prepare_scriptable__ = cannot_be_scripted
+
+    def __init__(
+        self,
+        normalized_shape: int,
+        eps: float = 1e-6,
+        elementwise_affine: bool = True,
+        *,
+        offset: float = 0.0,
+        memory_efficient: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
+        super().__init__(_one_dimension(normalized_shape), eps, elementwise_affine, device, dtype)
+        self.memory_efficient = memory_efficient
+
+    def reset_parameters(self) -> None:
+        """Set gamma to 1: the weight to 1 - offset."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1 - self.offset)
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return (output, new_residual) of (*leading, n) each."""
+        weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
+        return add_rms_norm(x, residual, weight, eps, offset=self.offset, memory_efficient=self.memory_efficient)
+
+
+class HeadRMSNorm(torch.nn.RMSNorm):
+    """`normlab.nn.head_rms_norm` as a module.
+
+    Args:
+        head_dim: the last dimension of x.
+        eps, elementwise_affine, device, dtype: as for torch.nn.RMSNorm.
+        heads: None for a weight (head_dim,), or their number for a weight (heads, head_dim).
+        offset: gamma is weight + offset. The weight begins as 1 - offset.
+    """
+
+    __prepare_scriptable__ = cannot_be_scripted
+
+    def __init__(
+        self,
+        head_dim: int,
+        eps: float = 1e-6,
+        elementwise_affine: bool = True,
+        *,
+        heads: int | None = None,
+        offset: float = 0.0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
+        shape = (head_dim,) if heads is None else (heads, head_dim)
+        super().__init__(shape, eps, elementwise_affine, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Set gamma to 1: the weight to 1 - offset."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1 - self.offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of (*leading, heads, head_dim), contiguous."""
+        weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
+        return head_rms_norm(x, weight, eps, offset=self.offset)
+
+
+def _one_dimension(normalized_shape: Any) -> int:
+    """Return the size of the last dimension, or raise ValueError for several dimensions."""
+    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if len(shape) != 1:
+        raise ValueError(f"a norm of x + residual goes over the last dimension alone, got normalized_shape={shape}")
+    return shape[0]
