@@ -10,7 +10,8 @@ that it fetched itself: it waits for its own copies and needs no barrier.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, copy_async, cuda, load, load_bits_into, store_vector_from
+from normlab.engine import cast, copy_async, cuda, load, load_bits_into
+from normlab.kernels.backward.pipelined import edges
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
@@ -40,7 +41,7 @@ def fetcher(layout: PipelineLayout) -> Any:
                     copy_async(memory.saved_stages, at + v * span, operands.saved, (row, column), width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
 
-    return fetch
+    return edges.fetcher(layout) if layout.alignments > 1 else fetch
 
 
 @cache
@@ -86,7 +87,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     )
     # mean(g) takes the gamma that is not clamped; wide parameters in shared memory are clamped.
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
-    sum_unclamped = unclamped_adder(layout)
+    sum_unclamped, trim = unclamped_adder(layout), edges.trimmer(layout)
 
     @cuda.jit(device=True)
     def add_up_share(operands, memory, share, row, rare, sums):
@@ -96,6 +97,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         betas = cuda.local.array(width, dtype)
         sum_gx = cast(0, values)
         sum_g = cast(0, values)
+        trim(operands, memory, share, row)  # does nothing if rows begin at whole vectors
         # Vector by vector: only the columns' sums stay in registers from row to row.
         for v in range(vectors):
             if whole or share.first + v * span < operands.saved.shape[1]:
@@ -154,6 +156,7 @@ def unclamped_adder(layout: PipelineLayout) -> Any:
     """
     thread_map, grads_at = layout.thread_map, layout.grads_at
     vectors, width, span = thread_map.vectors, thread_map.width, thread_map.span
+    aligned = layout.alignments == 1
 
     @cuda.jit(device=True)
     def sum_unclamped(grads, operands, memory, share, row):
@@ -163,7 +166,8 @@ def unclamped_adder(layout: PipelineLayout) -> Any:
         while v < vectors and share.first + v * span < operands.saved.shape[1]:
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             for k in range(width):
-                sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
+                if aligned or 0 <= share.first + v * span + k < operands.saved.shape[1]:
+                    sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
             v += 1
         return sum_g
 
@@ -207,6 +211,7 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     thread_map, grads_at = layout.thread_map, layout.grads_at
     width, span, whole = thread_map.width, thread_map.span, thread_map.whole
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
+    store_row = edges.storer(layout)
     rms, memory_efficient, weighted, biased, centered = (
         kind.rms,
         kind.memory_efficient,
@@ -250,6 +255,6 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 if not rms:
                     subtracted += shift
                 grads[k] = gradient * row.scale - subtracted
-            store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
+            store_row(grads, operands.grad_input, row.number, column)
 
     return store_vector
