@@ -178,6 +178,7 @@ def test_the_plan_of_odd_rows_has_whole_vectors_and_as_many_clusters_for_each_al
         assert layout.blocks * layout.thread_map.columns >= n2 + layout.thread_map.width - 8 // alignments
         assert work.grid % (layout.blocks * alignments) == 0
         assert any("offsets within a vector" in line for line in layout.words)
+        assert "middle of a vector" in plan.why
 
 
 def test_rows_that_vectors_of_half_the_width_fit_are_aligned():

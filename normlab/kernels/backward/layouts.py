@@ -55,8 +55,10 @@ def layout_for(
                     continue
             shared_bytes = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes
             if layout.thread_map.elements <= MAX_ELEMENTS and shared_bytes <= device.shared_bytes:
-                aligned = "" if alignments == 1 or row in EDGES else "laid out as aligned rows are: "
-                return Chosen(layout, aligned + row.why)
+                if alignments == 1:
+                    return Chosen(layout, row.why)
+                how = "" if row in EDGES else ", laid out as aligned rows are"
+                return Chosen(layout, f"rows that begin in the middle of a vector{how}: {row.why}")
     return None
 
 
