@@ -156,8 +156,8 @@ MUTATIONS = [
     Mutation("pipelined: no barrier before the row groups' sums are read", "kernels.backward.pipelined.columns", "cuda.syncthreads()\n        if share.group == 0:", "pass\n        if share.group == 0:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: no barrier of the row group", "kernels.backward.pipelined.turns", "wait(share)\n            last = row", "pass\n            last = row", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: two row groups at one barrier", "kernels.backward.pipelined.exchange", "team_sync(share.group + 1, threads)", "team_sync(share.group // 2 + 1, threads)", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.pipelined.columns", "if partials.shape[0] > 1:", "if False:", "kernels/test_invariance.py::test_sums_of_several_blocks_are_right"),
-    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.pipelined.columns", "if partials.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.pipelined.columns", "several = partials.shape[0] > 1", "several = False", "kernels/test_invariance.py::test_sums_of_several_blocks_are_right"),
+    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.pipelined.columns", "several = partials.shape[0] > 1", "several = True", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.pipelined.columns", "cuda.syncthreads()\n        if rows > 1:", "pass\n        if rows > 1:", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_backward_and_nothing_is_found"),
     Mutation("pipelined: a block ends while others read from its exchange buffer", "kernels.backward.pipelined.columns", "if reads_last_sums:\n            cluster_wait()", "pass", "kernels/test_invariance.py::test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found"),
     Mutation("pipelined: gathered before all have left their sums", "kernels.backward.pipelined.columns", "cluster_arrive_shared()\n        cluster_wait()\n        if weighted:", "if weighted:", "kernels/test_invariance.py::test_a_block_a_row_gathered_is_right_and_nothing_is_found"),
@@ -194,6 +194,17 @@ MUTATIONS = [
     Mutation("narrow: beta where gamma lies", "kernels.backward.pipelined.parameters_narrow", "start + kind.weighted * layout.thread_map.columns", "start", "kernels/test_parameters.py::test_clamped_gammas_are_within_the_bounds"),
     Mutation("narrow: not waited for", "kernels.backward.pipelined.parameters_narrow", "wait_copies(prefetched)", "wait_copies(prefetched + 1)", "kernels/test_invariance.py::test_few_rows_by_one_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined without a prefetch: no barrier of the row group", "kernels.backward.pipelined.turns", "wait(share)\n                read_sums", "pass\n                read_sums", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
+    Mutation("edges: the row before is not cleared", "kernels.backward.pipelined.edges", "clear(memory, row.at, 0, -share.first)", "pass", "kernels/test_edges.py::test_the_neighbours_of_a_row_do_not_reach_its_sums"),
+    Mutation("edges: the row after is not cleared", "kernels.backward.pipelined.edges", "clear(memory, row.at + v * span, left, width)", "pass", "kernels/test_edges.py::test_the_neighbours_of_a_row_do_not_reach_its_sums"),
+    Mutation("edges: a copy past the matrix's end", "kernels.backward.pipelined.edges", "if column < n2 and begin + width <= n1 * n2:", "if column < n2:", "kernels/test_edges.py::test_nothing_is_found_in_odd_rows"),
+    Mutation("edges: the matrix's last elements are not loaded", "kernels.backward.pipelined.edges", "load_last(operands, memory, row.at + v * span, begin, left)", "pass", "kernels/test_edges.py::test_odd_rows_are_right"),
+    Mutation("edges: the row before is overwritten", "kernels.backward.pipelined.edges", "if column >= 0 and column + width <= n2:", "if column + width <= n2:", "kernels/test_edges.py::test_odd_rows_are_right"),
+    Mutation("edges: the row after is overwritten", "kernels.backward.pipelined.edges", "if column >= 0 and column + width <= n2:", "if column >= 0:", "kernels/test_edges.py::test_no_element_beside_grad_input_is_written"),
+    Mutation("edges: clusters take rows of all alignments", "kernels.backward.pipelined.prologue", "stride = (clusters + alignments - 1) // alignments * rows * alignments", "stride = (clusters + alignments - 1) // alignments * rows * alignments + 1", "kernels/test_edges.py::test_few_clusters_take_all_rows_of_an_alignment"),
+    Mutation("edges: row groups side by side", "kernels.backward.pipelined.prologue", "row = share.top + share.group * alignments", "row = share.top + share.group", "kernels/test_edges.py::test_odd_rows_are_right"),
+    Mutation("edges: the means are left by no thread", "kernels.backward.pipelined.turns", "if share.first <= 0:", "if share.first == 0:", "kernels/test_edges.py::test_the_exact_mode_has_the_means_of_every_row", times=2),
+    Mutation("edges: gamma beside the row", "kernels.backward.pipelined.parameters_wide", "if aligned or 0 <= first + v * span + k < n2:", "if True:", "kernels/test_edges.py::test_nothing_is_found_in_odd_rows"),
+    Mutation("edges: sums beside the row", "kernels.backward.pipelined.columns", "if 0 <= column + k < gradient.shape[0]:", "if column + k < gradient.shape[0]:", "kernels/test_edges.py::test_nothing_is_found_in_odd_rows"),
     Mutation("pipelined: columns of grad_output swapped", "kernels.backward.pipelined.passes", "copy_async(memory.grad_stages, grads_at + at + v * span,", "copy_async(memory.grad_stages, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
     Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "cuda.syncthreads()", "pass", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("choose: the last warp before is left out", "kernels.exact.choose", "for other in range(warp):", "for other in range(warp - 1):", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
@@ -341,12 +352,12 @@ def check_family(what: str, monkeypatch):
 
 def pipelined_rows(patch):
     """What `test_many_rows_a_block_are_right` takes, for the pipelined backward with a lag."""
-    return checks.step_of("backward", "pipelined"), 18, 198, BFLOAT16, False, patch
+    return checks.step_of("backward", "pipelined"), 18, 396, BFLOAT16, False, patch
 
 
 def pipelined_without_lag(patch):
     """What `test_nothing_is_found_in_many_rows_a_block` takes, for the pipelined backward without a lag."""
-    return checks.step_of("backward", "pipelined"), 5, 201, np.float32, False, patch
+    return checks.step_of("backward", "pipelined"), 5, 402, np.float32, False, patch
 
 
 # What tests take that are not called without arguments, given a monkeypatch.
@@ -365,6 +376,10 @@ ARGUMENTS = {
     "test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_a_block_a_row_gathered_is_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found": lambda patch: (False, 0, patch),
+    "test_odd_rows_are_right": lambda patch: (17, 198, BFLOAT16, BFLOAT16, False),
+    "test_few_clusters_take_all_rows_of_an_alignment": lambda patch: (131, False, patch),
+    "test_nothing_is_found_in_odd_rows": lambda patch: (False,),
+    "test_the_neighbours_of_a_row_do_not_reach_its_sums": lambda patch: (False,),
     "test_sums_of_several_blocks_are_right": lambda patch: (checks.step_of("backward", "pipelined"), 2, patch),
     "test_whole_vectors_of_eight_are_right": lambda patch: (BFLOAT16, 1),
     "test_every_part_of_a_warp_gets_its_own_sum": lambda patch: (8,),

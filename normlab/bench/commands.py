@@ -1,6 +1,6 @@
-"""Make the records of `normlab bench norm`, `family`, `ladder` and `host` on a GPU, from checked arguments.
+"""Make the records of `normlab bench norm`, `sweep`, `family`, `ladder` and `host` on a GPU, from checked arguments.
 
-A record says what it is ("norm", "family", "ladder", "sgemm" or "host"), where, when and how it was made
+A record says what it is ("norm", "sweep", "family", "ladder", "sgemm" or "host"), where, when and how it was made
 (`normlab.bench.machine`), and has all the numbers, times in microseconds. `normlab.bench.records` writes it, `tables`
 and `report` show it.
 """
@@ -31,6 +31,11 @@ def norm(wanted: list[Problem], peers: list[str], paths: str, advance: Advance) 
     found, absent = load_peers(peers)
     rows = compete(wanted, [*ours(paths), *found], _timer(), DEVICE, advance)
     return {"what": "norm", **provenance(), "method": METHOD, "absent": absent, **left_out(rows, wanted), "rows": rows}
+
+
+def sweep(wanted: list[Problem], seed: int, peers: list[str], advance: Advance) -> dict[str, Any]:
+    """Return the record of `compete` at drawn shapes, with both paths of normlab's backward."""
+    return {**norm(wanted, peers, "both", advance), "what": "sweep", "seed": seed}
 
 
 def family(wanted: list[FamilyProblem], advance: Advance) -> dict[str, Any]:

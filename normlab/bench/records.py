@@ -7,7 +7,7 @@ from typing import Any
 from normlab.bench.report import markdown
 from normlab.measure import files
 
-KINDS = ("norm", "ladder", "family", "sgemm", "host")
+KINDS = ("norm", "sweep", "ladder", "family", "sgemm", "host")
 
 
 def load(names: list[str]) -> list[dict[str, Any]]:

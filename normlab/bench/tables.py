@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from normlab.bench.norm import ahead, best_peer, own
+from normlab.bench.sweep import sweep_grids
 from normlab.measure import tables
 from normlab.measure.numbers import fixed, quartiles
 from normlab.measure.tables import NORMS, Grid
@@ -21,7 +22,10 @@ def show(record: dict[str, Any], console: Console | None = None) -> None:
 
 def grids(record: dict[str, Any]) -> list[Grid]:
     """Return the tables of a record of any kind."""
-    kinds = {"norm": race_grids, "family": race_grids, "ladder": ladder_grids, "sgemm": sgemm_grids, "host": host_grids}
+    kinds = {
+        "norm": race_grids, "sweep": sweep_grids, "family": race_grids, "ladder": ladder_grids, "sgemm": sgemm_grids,
+        "host": host_grids,
+    }  # fmt: skip
     return kinds[record["what"]](record)
 
 

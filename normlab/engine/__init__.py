@@ -34,6 +34,7 @@ from normlab.engine.device.reciprocals import reciprocal, reciprocal_of_normal
 from normlab.engine.device.shifts import cut_into, load_words_if, shift_of, widen_into
 from normlab.engine.device.teams import team_sync
 from normlab.engine.device.vectors import (
+    load_bits,
     load_bits_into,
     load_vector,
     load_vector_evict_last,
@@ -89,6 +90,7 @@ __all__ = [
     "launch",
     "launch_dependents",
     "load",
+    "load_bits",
     "load_bits_into",
     "load_from_block",
     "load_vector",

@@ -387,7 +387,7 @@ def _byte_lines(one: Explanation) -> list[str]:
 
 
 def _why_lines(plan: Plan) -> list[str]:
-    if "of a copy" not in plan.why:
+    if "of a copy" not in plan.why or "on an H100" in plan.why:
         return [plan.why]
     return [plan.why, "measured beside each other when this plan was chosen, on an H200; the records are later"]
 

@@ -11,8 +11,8 @@ from rich.text import Text
 
 NORMS = {"layer": "LayerNorm", "rms": "RMSNorm"}
 WIDEST = 1000  # characters of a line, more than any table has
-WORDS = {"best peer", "direction", "dtype", "idea", "layout", "norm", "shape", "slowest kernel", "step", "who"}
-KEYS = {"direction", "dtype", "layout", "n1", "n2", "norm", "shape", "step", "who"}  # columns that name a row
+WORDS = {"best peer", "direction", "dtype", "idea", "layout", "norm", "shape", "slowest kernel", "step", "what", "who"}
+KEYS = {"direction", "dtype", "layout", "n1", "n2", "norm", "shape", "step", "what", "who"}  # columns that name a row
 GAP = 3  # characters between two columns
 
 

@@ -69,6 +69,11 @@ def norm_record():
 
 
 @pytest.fixture
+def sweep_record(norm_record):
+    return {**norm_record, "what": "sweep", "seed": 3}
+
+
+@pytest.fixture
 def ladder_record():
     kernels = [
         {"kernel": "fast", "grid": 4, "block": 32, "median_us": 1.0, "lower_us": 1.0, "upper_us": 1.0, "registers": 32,

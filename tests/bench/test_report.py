@@ -154,9 +154,9 @@ def test_products_of_several_sizes_share_a_table_where_they_share_a_gpu(product_
 
 
 def test_the_report_knows_records_of_every_kind_as_files(
-    norm_record, ladder_record, family_record, product_records, host_record, tmp_path
+    norm_record, sweep_record, ladder_record, family_record, product_records, host_record, tmp_path
 ):
-    every = [norm_record, ladder_record, family_record, *product_records, host_record]
+    every = [norm_record, sweep_record, ladder_record, family_record, *product_records, host_record]
     assert [record["what"] for record in every if record is not product_records[1]] == list(records.KINDS)
     paths = [tmp_path / f"{position}.json" for position in range(len(every))]
     for record, path in zip(every, paths, strict=True):

@@ -100,7 +100,7 @@ def test_neither_a_second_run_nor_a_schedule_changes_a_bit_of_the_forward(step, 
     assert_the_same_whenever_and_however_it_runs(random_case(3, n2, dtype), step)
 
 
-RUNS = [(9, 198, BFLOAT16, False), (5, 201, np.float32, True)]  # on a GPU, which takes no time for them, on both paths
+RUNS = [(9, 396, BFLOAT16, False), (5, 201, np.float32, True)]  # on a GPU, which takes no time for them, on both paths
 if use_gpu():
     RUNS += [(*shape, not memory_efficient) for *shape, memory_efficient in RUNS]
 
@@ -197,7 +197,7 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(HostBackend, "empty", lambda backend, shape, dtype: np.full(shape, np.nan, dtype))
 
 
-WITHOUT_PREFETCH = 201  # columns of float32
+WITHOUT_PREFETCH = 402  # columns of float32
 NO_PREFETCH = Candidate(columns_up_to=1024, threads=64, rows=4, stages=3, why="a test")
 
 
@@ -213,7 +213,7 @@ TURNS = [
     (70, 40, BFLOAT16),
     (19, 98, BFLOAT16),
     (5, 388, np.float32),
-    (18, 198, BFLOAT16),
+    (18, 396, BFLOAT16),
     (9, WITHOUT_PREFETCH, np.float32),
 ]
 turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: getattr(one, "__name__", str(one)))
@@ -237,7 +237,7 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
 
 
 # So many blocks of eight rows, of 16, two and 32, that add up their columns' sums as one cluster: 2, 2, 3, 3.
-FEW = [(9, 198, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (70, 24, BFLOAT16)]
+FEW = [(9, 396, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (70, 24, BFLOAT16)]
 
 
 @pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))

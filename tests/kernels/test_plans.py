@@ -245,6 +245,29 @@ def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
+def test_layouts_of_rows_that_begin_within_a_vector_have_room_for_every_alignment(capability):
+    for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
+        full, alignments = 16 // max(sizes), layouts.alignments_for(n2, sizes)
+        chains = step_3_pipelined.STEP.row_chains(n2)
+        for kind in layouts.KINDS if alignments > 1 else ():
+            chosen = layouts.layout_for(n2, full, sizes, kind, devices.of(capability), alignments)
+            if chosen is None:
+                assert n2 > 2048, "only long rows need more shared memory than there is"
+                continue
+            layout, thread_map = chosen.layout, chosen.layout.thread_map
+            starts = {row * n2 % full for row in range(full)}
+            assert len(starts) == layout.alignments == alignments
+            assert max(starts) + n2 <= layout.blocks * thread_map.columns
+            assert not thread_map.whole
+            assert layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes <= SHARED_BYTES.get(
+                capability, 99 * 1024
+            )
+            assert chains.terms >= step_3_pipelined.row_chains_of(layout).terms
+            clusters = [step_3_pipelined.clusters_for(layout, 10**6, resident) for resident in (1, 7, 15, 66, 132)]
+            assert all(number % alignments == 0 for number in clusters)
+
+
+@pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capability):
     found = []
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
@@ -367,7 +390,9 @@ def test_a_plan_s_own_chains_are_never_longer_than_the_longest_of_all_plans(step
     """The bounds of a plan are then never wider than those that a caller without a plan gets."""
     direction = "forward" if step in LADDERS["forward"] else "backward"
     dtypes = [("float32", None), ("bfloat16", None), ("float32", "float16"), ("float64", None)]
-    for n1, n2, (dtype, parameters) in itertools.product((1, 20, 4096), [33, *WIDTHS, 3_211_264], dtypes):
+    for n1, n2, (dtype, parameters) in itertools.product(
+        (1, 20, 4096), [33, 333, 2047, 50257, *WIDTHS, 3_211_264], dtypes
+    ):
         plan = step.plan(Problem(direction, "layer", n1, n2, dtype, parameters), H200)
         pairs = [(plan.rows, step.row_chains(n2))]
         if direction == "backward":
@@ -450,6 +475,10 @@ def sample() -> Iterator[tuple]:
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 384, half, (9, 0), most  # two rows in a warp, 16 a block: the most sums to add up for a thread
     yield "pipelined", 768, half, (9, 0), (57, 200)
+    yield "pipelined", 333, half, (9, 0), most  # odd rows: with all registers that 512 threads have
+    yield "pipelined", 2047, half._replace(memory_efficient="exact"), (8, 0), most
+    yield "pipelined", 50257, half, (9, 0), most
+    yield "pipelined", 5001, wide._replace(memory_efficient=True), (9, 0), most
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 4096, mixed._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 5120, wide, (8, 0), most

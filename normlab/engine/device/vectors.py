@@ -108,6 +108,18 @@ def load_bits_into(typing_context, target, start, array, index, width, like):
     return types.none(target, start, array, index, width, like), generate
 
 
+@intrinsic
+def load_bits(typing_context, array, index):
+    """Return the bits of `array[index]` as an unsigned integer. Index as in `load`."""
+    bits = types.Integer.from_bitwidth(array.dtype.bitwidth, signed=False)
+
+    def generate(context, builder, signature, args):
+        pointer = element_pointer(context, builder, signature, args)
+        return builder.load(builder.bitcast(pointer, context.get_data_type(bits).as_pointer()))
+
+    return bits(array, index), generate
+
+
 def _load(builder, pointer, size):
     """Load the vector of `size` bytes at a pointer."""
     loaded = builder.load(pointer)
@@ -246,6 +258,12 @@ def _load_vector(array: Any, index: Any, width: int) -> tuple:
     return tuple(values)
 
 
+def _load_bits(array: Any, index: Any) -> Any:
+    value = np.asarray(array[index])
+    return value.view(f"u{value.itemsize}")[()]
+
+
+register_twin(load_bits, _load_bits)
 register_twin(load_vector, _load_vector)
 register_twin(load_vector_into, read_vector_into)
 register_twin(load_vector_evict_last, read_vector_into)

@@ -18,16 +18,19 @@ What changed since step 2:
   once, at the end.
 - Few rows need no second kernel: one block adds up its own columns' sums, a cluster of eight blocks through distributed
   shared memory (`gathers`), and for one long row a second cluster makes the parameters' gradients (`apart`).
+- Rows that begin in the middle of a vector move whole vectors: a cluster takes rows of one alignment (`edges`).
 - Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
 - The gradient of a residual that went on beside the output comes through the same stages, and is added at the store.
 """
+
+import itertools
 
 import numpy as np
 
 from normlab.engine import accumulator
 from normlab.kernels import split
 from normlab.kernels.backward import final_sums, split_rows, step_1_apex, step_2_fused
-from normlab.kernels.backward.layouts import KINDS, layout_for
+from normlab.kernels.backward.layouts import KINDS, alignments_for, layout_for
 from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipelined.columns import GATHERED
 from normlab.kernels.backward.pipelined.kernel import build
@@ -37,12 +40,13 @@ from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, PersistentPlan, 
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.kernels.words import counted
-from normlab.stages.vector import WARP, widest
+from normlab.stages.vector import BYTES, WARP, widest
 
 H200 = Device.named("h200")
 PARTIAL_SUMS = "part_weight", "part_bias"
 GATHERED_WHY = "so few rows are one cluster's of eight blocks, which add up their columns' sums without a second kernel"
 APART_WHY = "of so few long rows a second cluster makes the parameters' gradients: 14.7 us instead of 16.0 for one row"
+MOST_EACH = 7  # clusters for each alignment, if they are more than find a place at once
 APART_FROM = 2**15  # columns: shorter rows pass in less time than a second cluster's start is worth
 
 
@@ -53,12 +57,18 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     n1, n2 = problem.shape
     width = widest(n2, *problem.matrices)
     together = min(width, widest(n2, problem.grad_input, problem.weight, problem.bias, *problem.gradients))
-    kind = kind_of(problem, width, together)
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
     residual_bytes = 0 if problem.grad_residual is None else problem.grad_residual.dtype.itemsize
     if residual_bytes not in (0, problem.saved.dtype.itemsize):
         return Refusal("the residual's gradient lies in stages of the saved array's elements, and has others")
-    chosen = layout_for(n2, width, sizes, kind, device, residual_bytes)
+    full, alignments, chosen = BYTES // max(sizes), alignments_for(n2, sizes), None
+    alone = residual_bytes == 0 and problem.row_map is None  # `edges` does neither
+    if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
+        kind = kind_of(problem, full, together=1)
+        chosen = layout_for(n2, full, sizes, kind, device, alignments)
+    if chosen is None:
+        kind = kind_of(problem, width, together)
+        chosen = layout_for(n2, width, sizes, kind, device, residual_bytes=residual_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
@@ -87,11 +97,11 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
 
     # Persistent clusters: as many as find a place at once, which only the driver knows.
     def persistent(resident: int) -> Plan:
-        clusters = min(-(-n1 // layout.rows), resident)
         if layout.prefetch and layout.blocks == 1 and layout.thread_map.threads >= WARP:
             # Row groups of whole warps leave no gaps in which a second block could work: it would only add partial
             # sums. Row groups of lanes do (LayerNorm of 64 bfloat16: 0.90 of a copy instead of 0.82).
-            clusters = min(clusters, device.multiprocessors)
+            resident = min(resident, device.multiprocessors)
+        clusters = clusters_for(layout, n1, resident)
         work = _work(options, clusters * layout.blocks, layout.blocks, PARTIAL_SUMS)
         sums = final_sums.sums_of(problem, clusters) if clusters > 1 else ()
         return planned((work, *sums), column_chains_of(n1, layout, clusters, clusters), clusters)
@@ -112,6 +122,18 @@ def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
 
 
+def clusters_for(layout: PipelineLayout, n1: int, resident: int) -> int:
+    """Return how many clusters take n1 rows, as many for each alignment, on a GPU that holds so many at a time."""
+    most = -(-n1 // (layout.alignments * layout.rows))  # for an alignment: more would have no rows
+    each = resident // layout.alignments
+    if 8 * each * layout.alignments < 7 * resident:
+        # An H100 holds 15 clusters of eight blocks. One for each of 8 alignments leaves half of it idle; seven for each
+        # take four rounds.
+        rounds = {more: -(-more * layout.alignments // resident) for more in range(1, MOST_EACH + 1)}
+        each = max(rounds, key=lambda more: (more * layout.alignments / rounds[more], -more))
+    return min(n1, layout.alignments) * min(most, each)
+
+
 def row_chains_of(layout: PipelineLayout) -> Chains:
     """Return the chains along a row."""
     return Chains(layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32, 10)
@@ -119,14 +141,14 @@ def row_chains_of(layout: PipelineLayout) -> Chains:
 
 def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int) -> Chains:
     """Return the chains over n1 rows, done by so many clusters, that leave up to so many rows of partial sums."""
-    rows = -(-n1 // (layout.rows * clusters))
+    rows = -(-n1 // (layout.rows * max(clusters, layout.alignments)))
     return Chains(rows + layout.rows + final_sums.terms(parts) + 1, 2)
 
 
 def gathers(layout: PipelineLayout, kind: Kind, n1: int, device: Device) -> bool:
     """Return True if so few rows are one cluster's, whose blocks add up their columns' sums among themselves."""
     # It saves a launch and the memory for partial sums; an eager call of few rows waits on the host for both.
-    few = layout.rows < n1 <= GATHERED * layout.rows
+    few = layout.rows < n1 <= GATHERED * layout.rows and layout.alignments == 1
     return few and layout.blocks == 1 and (kind.weighted or kind.biased) and device.capability >= CLUSTERS_FROM
 
 
@@ -136,19 +158,21 @@ def apart(layout: PipelineLayout, kind: Kind, n1: int) -> bool:
     # row of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although
     # both read dy and the saved array. RMSNorm took 13.2 and 12.2 us.
     long = layout.blocks > 1 and layout.blocks * layout.thread_map.columns >= APART_FROM
-    return long and n1 <= layout.rows and (kind.weighted or kind.biased)
+    return long and n1 <= layout.rows and layout.alignments == 1 and (kind.weighted or kind.biased)
 
 
 def _layouts(n2: int) -> list[PipelineLayout]:
     """Return every layout that some dtype or alignment can lead to at this n2; the error bound must cover the worst."""
     found = []
     for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2)):
-        for width in (1, 2, 4, 8):
-            if n2 % width == 0 and width * max(sizes) <= 16:
-                for kind in KINDS:
-                    chosen = layout_for(n2, width, sizes, kind, H200)
-                    if chosen is not None and chosen.layout not in found:
-                        found.append(chosen.layout)
+        full, alignments = BYTES // max(sizes), alignments_for(n2, sizes)
+        ways = [(width, 1) for width in (1, 2, 4, 8) if n2 % width == 0 and width <= full]
+        if alignments > 1:
+            ways.append((full, alignments))
+        for (width, several), kind in itertools.product(ways, KINDS):
+            chosen = layout_for(n2, width, sizes, kind, H200, several)
+            if chosen is not None and chosen.layout not in found:
+                found.append(chosen.layout)
     return found
 
 
@@ -168,8 +192,8 @@ def _column_chains(n1: int, n2: int) -> Chains:
     own = []
     for layout in _layouts(n2):
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
-        most = min(-(-n1 // layout.rows), 8 * clusters)  # blocks that the GPU may hold, at most
-        own.append(column_chains_of(n1, layout, min(clusters, -(-n1 // layout.rows)), most))
+        fewest, most = (clusters_for(layout, n1, resident) for resident in (clusters, 8 * clusters))  # on any GPU
+        own.append(column_chains_of(n1, layout, fewest, most))
     if _may_be_split(n2):
         own.append(split_rows.column_chains(n1, n2))
     return longest(*own, step_2_fused.STEP.column_chains(n1, n2))

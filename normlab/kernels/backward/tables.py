@@ -1,7 +1,8 @@
 """List the fastest layouts of the pipelined backward, as measured, by the form of the backward and the row's length.
 
-`table_for` chooses a table. `layouts.layout_for` takes the first `Candidate` in it that is for rows so long and whose
-pipeline stages fit the GPU's shared memory, if need be with fewer row groups or stages.
+`table_for` chooses a table; EDGES comes before it for rows that begin in the middle of a vector. `layouts.layout_for`
+takes the first `Candidate` that is for rows so long and whose pipeline stages fit the GPU's shared memory, if need be
+with fewer row groups or stages.
 """
 
 from typing import NamedTuple
@@ -340,6 +341,28 @@ RECOMPUTED_SINGLES_WITH_BIAS = (
             "1024 threads",
     ),
     *LONG_SINGLES,
+)
+EDGES = (  # 16 bits, rows that begin in the middle of a vector
+    Candidate(
+        columns_up_to=128, threads=16, rows=32, stages=3,
+        why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
+    ),
+    Candidate(
+        columns_up_to=384, threads=16, rows=32, stages=2,
+        why="0.80 / 0.84 of a copy at 333 columns (LayerNorm / RMSNorm); half as many rows: 0.72 / 0.74; on an H100",
+    ),
+    Candidate(
+        columns_up_to=768, threads=32, rows=8, stages=2,
+        why="the layout of LayerNorm at 768 columns; not measured alone",
+    ),
+    Candidate(
+        columns_up_to=1024, threads=64, rows=8, stages=3, prefetch=1,
+        why="0.87 / 0.87 of a copy at 1001 columns on an H100 (LayerNorm / RMSNorm)",
+    ),
+    Candidate(
+        columns_up_to=3072, vectors=3, rows=4, stages=2,
+        why="0.90 / 0.89 of a copy at 2047 columns (LayerNorm / RMSNorm); two rows, prefetch: 0.63 / 0.66; on an H100",
+    ),
 )
 # fmt: on
 

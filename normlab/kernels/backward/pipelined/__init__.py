@@ -5,6 +5,7 @@
     prologue     which columns of which rows a thread has; the first copies
     parameters   gamma and beta in shared memory
     passes       fetch a row, first pass over it, second pass over it
+    edges        what the passes do at the two ends of rows that begin in the middle of a vector
     exchange     the sums of a row's warps, between blocks too
     turns        row after row: the phases of one turn, and what each barrier orders
     columns      the epilogue: the columns' sums become the parameters' gradients

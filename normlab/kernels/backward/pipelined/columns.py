@@ -85,7 +85,7 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool, gathe
     threads, vectors, width, whole = thread_map
     elements, columns, span = thread_map.elements, thread_map.columns, thread_map.span
     _, load_clamped, _, _ = readers(layout, kind)
-    leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(width, kind.together)
+    leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(layout, kind)
 
     @cuda.jit(device=True)
     def finish(shared, mine, operands, memory, share, gradient, partials):
@@ -133,16 +133,24 @@ def leaver(start: int, width: int) -> Any:
 
 
 @cache
-def writer(width: int, together: int) -> Any:
+def writer(layout: PipelineLayout, kind: Kind) -> Any:
     """Return the device function `write_sums(totals, shared, gradient, partials, cluster, column)`.
 
     It stores a vector of a cluster's sums in the cluster's row of `partials`, or in `gradient` if there is one cluster.
-    together: as in `Kind`.
     """
+    width, together, anywhere = layout.thread_map.width, kind.together, layout.alignments > 1
 
     @cuda.jit(device=True)
     def write_sums(totals, shared, gradient, partials, cluster, column):
-        if partials.shape[0] > 1:
+        several = partials.shape[0] > 1
+        if anywhere:  # once per kernel: element by element
+            for k in range(width):
+                if 0 <= column + k < gradient.shape[0]:
+                    if several:
+                        store(partials, (cluster, column + k), totals[k])
+                    else:
+                        store(gradient, column + k, totals[k])
+        elif several:
             store_vector_from(partials, (cluster, column), totals, 0, width)
         else:  # the gradient may allow narrower stores than the rows: `together` elements
             for k in range(0, width, together):

@@ -63,7 +63,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
         operands = Operands(grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, grad_input)
         memory = Memory(saved_stages, grad_stages, parameters, exchange)
         sums = Sums(sums_weight, sums_bias)
-        share = share_of()
+        share = share_of(saved.shape[1])
 
         # Fetch the parameters and the first rows; the rows travel while the parameters are widened.
         fetch_parameters(operands, memory, share)

@@ -23,6 +23,7 @@ class PipelineLayout(NamedTuple):
     saved_bytes: int  # per element of the saved array
     grad_bytes: int  # per element of grad_output
     residual_bytes: int = 0  # per element of the residual's gradient: as many as of the saved array, or 0 without one
+    alignments: int = 1  # at how many offsets within a vector rows begin; a cluster takes rows of one of them (`edges`)
 
     @property
     def words(self) -> list[str]:
@@ -30,6 +31,10 @@ class PipelineLayout(NamedTuple):
         said = [f"{counted(self.rows, 'row')} per block, {counted(self.thread_map.threads, 'thread')} each"]
         if self.blocks > 1:
             said.append(f"a row in {counted(self.blocks, 'block')} of one cluster")
+        if self.alignments > 1:
+            said.append(
+                f"rows begin at {self.alignments} offsets within a vector, and a block's rows all at the same one"
+            )
         return [
             *said,
             f"{counted(self.thread_map.vectors, 'vector')} of {counted(self.thread_map.width, 'element')} per thread",

@@ -53,9 +53,9 @@ class Share(NamedTuple):
     warp: Any  # the warp's index in the row group
     group: Any  # the row group's index in the block
     offset: Any  # the thread's first column, counted from the block's slice of the row
-    first: Any  # the same column, counted from the row's beginning
+    first: Any  # the same column, counted from the row's beginning; below 0 if the row begins within the vector
     cluster: Any  # the cluster's index in the grid
-    top: Any  # the row of row group 0 in the first turn; row group k has row top + k
+    top: Any  # the row of row group 0 in the first turn; row group k has row top + k * `PipelineLayout.alignments`
     stride: Any  # rows from one turn to the next
 
 

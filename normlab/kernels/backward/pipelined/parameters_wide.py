@@ -74,6 +74,7 @@ def storer(layout: PipelineLayout) -> Any:
 def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
     thread_map, together, offset = layout.thread_map, kind.together, kind.offset
+    aligned = layout.alignments == 1
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
     vectors, width, span, whole = thread_map.loop
     elements = thread_map.elements
@@ -92,10 +93,13 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         for v in range(vectors):
             if whole or first + v * span < n2:
                 for k in range(0, width, together):
-                    if weighted:
-                        load_vector_into(gammas, v * width + k, operands.weight, first + v * span + k, together)
-                    if shifted:
-                        load_vector_into(betas, v * width + k, operands.bias, first + v * span + k, together)
+                    if aligned or 0 <= first + v * span + k < n2:
+                        if weighted:
+                            load_vector_into(gammas, v * width + k, operands.weight, first + v * span + k, together)
+                        if shifted:
+                            load_vector_into(betas, v * width + k, operands.bias, first + v * span + k, together)
+                    else:  # beside the row, where gradients are 0
+                        gammas[v * width + k], betas[v * width + k] = cast(1, gammas), cast(0, betas)
         # Every row group computes `rare` for its own threads; the first one stores the parameters for all.
         rare = False
         for v in range(vectors):

@@ -11,7 +11,8 @@ that it fetched itself: it waits for its own copies and needs no barrier.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, copy_async, cuda, load, load_bits_into, store_vector_from
+from normlab.engine import cast, copy_async, cuda, load, load_bits_into
+from normlab.kernels.backward.pipelined import edges
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
@@ -47,7 +48,7 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
                         there = residuals_at + at + v * span
                         copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)
 
-    return fetch
+    return edges.fetcher(layout) if layout.alignments > 1 else fetch
 
 
 @cache
@@ -93,7 +94,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     )
     # mean(g) takes the gamma that is not clamped; wide parameters in shared memory are clamped.
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
-    sum_unclamped = unclamped_adder(layout)
+    sum_unclamped, trim = unclamped_adder(layout), edges.trimmer(layout)
 
     @cuda.jit(device=True)
     def add_up_share(operands, memory, share, row, rare, sums):
@@ -103,6 +104,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         betas = cuda.local.array(width, dtype)
         sum_gx = cast(0, values)
         sum_g = cast(0, values)
+        trim(operands, memory, share, row)  # does nothing if rows begin at whole vectors
         # Vector by vector: only the columns' sums stay in registers from row to row.
         for v in range(vectors):
             if whole or share.first + v * span < operands.grad_input.shape[1]:
@@ -161,6 +163,7 @@ def unclamped_adder(layout: PipelineLayout) -> Any:
     """
     thread_map, grads_at = layout.thread_map, layout.grads_at
     vectors, width, span = thread_map.vectors, thread_map.width, thread_map.span
+    aligned = layout.alignments == 1
 
     @cuda.jit(device=True)
     def sum_unclamped(grads, operands, memory, share, row):
@@ -170,7 +173,8 @@ def unclamped_adder(layout: PipelineLayout) -> Any:
         while v < vectors and share.first + v * span < operands.grad_input.shape[1]:
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             for k in range(width):
-                sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
+                if aligned or 0 <= share.first + v * span + k < operands.saved.shape[1]:
+                    sum_g += grads[k] * load(operands.weight, share.first + v * span + k)
             v += 1
         return sum_g
 
@@ -215,6 +219,7 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     width, span, whole = thread_map.width, thread_map.span, thread_map.whole
     residual = layout.residual_bytes > 0
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
+    store_row = edges.storer(layout)
     rms, memory_efficient, weighted, biased, centered = (
         kind.rms,
         kind.memory_efficient,
@@ -263,6 +268,6 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 load_bits_into(values, 0, memory.saved_stages, there, width, operands.grad_residual)
                 for k in range(width):
                     grads[k] += values[k]
-            store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
+            store_row(grads, operands.grad_input, row.number, column)
 
     return store_vector

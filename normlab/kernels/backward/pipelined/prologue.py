@@ -12,11 +12,12 @@ from normlab.kernels.backward.pipelined.passes import fetcher
 
 @cache
 def sharer(layout: PipelineLayout, apart: bool) -> Any:
-    """Return the device function `share_of() -> Share`, which says what this thread works on. apart: see `kernel`."""
+    """Return the device function `share_of(n2) -> Share`: what this thread works on. apart: see `kernel`."""
     rows, blocks, columns, width = layout.rows, layout.blocks, layout.thread_map.columns, layout.thread_map.width
+    alignments = layout.alignments
 
     @cuda.jit(device=True)
-    def share_of():
+    def share_of(n2):
         # The block is (threads, row groups): a thread finds its row group without a division.
         thread = cuda.threadIdx.x
         start = 0  # the first column of this block's slice
@@ -30,9 +31,14 @@ def sharer(layout: PipelineLayout, apart: bool) -> Any:
             cluster = 0
             clusters = 1
         offset = thread * width
-        return Share(
-            thread, thread >> 5, cuda.threadIdx.y, offset, start + offset, cluster, cluster * rows, clusters * rows
-        )
+        top = cluster * rows
+        stride = clusters * rows
+        if alignments > 1:  # clusters take the alignments in turn, and each takes every `alignments`-th row
+            alignment = cluster % alignments
+            top = cluster // alignments * rows * alignments + alignment
+            stride = (clusters + alignments - 1) // alignments * rows * alignments
+            start -= alignment * n2 % width  # its rows begin so many elements after the beginning of a vector
+        return Share(thread, thread >> 5, cuda.threadIdx.y, offset, start + offset, cluster, top, stride)
 
     return share_of
 
@@ -86,12 +92,12 @@ def beginner(layout: PipelineLayout, kind: Kind) -> Any:
     It starts to copy the row group's first rows into the pipeline stages, each row as a group of copies, and returns
     the first row.
     """
-    rows, columns, prefetched = layout.rows, layout.thread_map.columns, layout.prefetched
+    rows, columns, prefetched, alignments = layout.rows, layout.thread_map.columns, layout.prefetched, layout.alignments
     fetch, load_statistics = fetcher(layout, kind), statistics_loader(kind)
 
     @cuda.jit(device=True)
     def fetch_first_rows(operands, memory, share):
-        row = share.top + share.group
+        row = share.top + share.group * alignments
         for stage in range(prefetched):
             at = (stage * rows + share.group) * columns + share.offset
             fetch(operands, memory, row + stage * share.stride, at, share.first)

@@ -88,7 +88,7 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -
 
             # Second pass: grad_input.
             if for_rows() and row.number < n1:
-                if share.first == 0:  # before the second pass, in which row_sums then takes no registers
+                if share.first <= 0:  # before the second pass, in which row_sums then takes no registers
                     leave_means(row_sums, row.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, row, rare, mean_gx, mean_g)
             slot = 0 if slot == stages - 1 else slot + 1
@@ -142,7 +142,7 @@ def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -> 
 
             # Second pass: grad_input of the previous row.
             if for_rows() and last.number < n1:
-                if share.first == 0:  # before the second pass, in which row_sums then takes no registers
+                if share.first <= 0:  # before the second pass, in which row_sums then takes no registers
                     leave_means(row_sums, last.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, last, rare, mean_gx, mean_g)
                 # Fetch ahead into the stage that this thread has just read for the last time. A block that makes only

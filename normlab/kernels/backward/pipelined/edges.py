@@ -1,0 +1,104 @@
+"""Work on rows that begin in the middle of a vector of 16 bytes in the pipelined backward.
+
+A row of an odd number of elements begins elsewhere in a vector than the row before it: at one of eight offsets in 16
+bits. Every eighth row begins at the same one, so a cluster takes every eighth row. Its threads then have whole vectors
+of memory, which hold the same columns of each of its rows, and nothing has to be shifted:
+
+    row 1     . . . 0 1 2 3 4 | 5 6 7 8 9 a b c | d e f g h . . .
+    row 9     . . . 0 1 2 3 4 | 5 6 7 8 9 a b c | d e f g h . . .
+              thread 0          thread 1          thread 2
+
+The elements beside the row belong to its neighbours. They come with the copy of a row's first and last vector, and the
+thread clears them in its pipeline stage: a dy of 0 adds nothing to any sum. They are not stored.
+
+A row's bits depend on where in a vector it begins, thus on its index, but neither on n1 nor on the number of clusters.
+"""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import copy_async, cuda, flat, load_bits, store, store_vector_from
+from normlab.kernels.backward.pipelined.layout import PipelineLayout
+
+
+@cache
+def fetcher(layout: PipelineLayout) -> Any:
+    """Return the device function `fetch(…)` as `passes.fetcher`, which copies whole vectors of memory."""
+    vectors, width, span, _ = layout.thread_map.loop
+    grads_at = layout.grads_at
+
+    @cuda.jit(device=True)
+    def fetch(operands, memory, row, at, first):
+        n1, n2 = operands.saved.shape
+        saved, grad_output = flat(operands.saved), flat(operands.grad_output)
+        if row < n1:
+            for v in range(vectors):
+                column = first + v * span
+                begin = row * n2 + column
+                if column < n2 and begin + width <= n1 * n2:  # else `trim` loads the elements that there are
+                    copy_async(memory.saved_stages, at + v * span, saved, begin, width)
+                    copy_async(memory.grad_stages, grads_at + at + v * span, grad_output, begin, width)
+
+    return fetch
+
+
+@cache
+def trimmer(layout: PipelineLayout) -> Any:
+    """Return the device function `trim(operands, memory, share, row)`: clear the neighbours' elements in a stage.
+
+    Call it once per row, after the wait for the thread's own copies.
+    """
+    vectors, width, span, _ = layout.thread_map.loop
+    grads_at, anywhere = layout.grads_at, layout.alignments > 1
+
+    @cuda.jit(device=True)
+    def clear(memory, at, begin, end):
+        for k in range(begin, end):
+            store(memory.saved_stages, at + k, 0)
+            store(memory.grad_stages, grads_at + at + k, 0)
+
+    @cuda.jit(device=True)
+    def load_last(operands, memory, at, begin, count):
+        """Load the matrix's last elements, of which there are fewer than a vector."""
+        saved, grad_output = flat(operands.saved), flat(operands.grad_output)
+        for k in range(count):
+            store(memory.saved_stages, at + k, load_bits(saved, begin + k))
+            store(memory.grad_stages, grads_at + at + k, load_bits(grad_output, begin + k))
+
+    @cuda.jit(device=True)
+    def trim(operands, memory, share, row):
+        if anywhere:
+            n1, n2 = operands.saved.shape
+            clear(memory, row.at, 0, -share.first)  # of the row before; only the first thread has any
+            for v in range(vectors):
+                left = n2 - share.first - v * span
+                if 0 < left < width:
+                    begin = row.number * n2 + n2 - left
+                    if begin + width > n1 * n2:
+                        load_last(operands, memory, row.at + v * span, begin, left)
+                    clear(memory, row.at + v * span, left, width)
+
+    return trim
+
+
+@cache
+def storer(layout: PipelineLayout) -> Any:
+    """Return the device function `store_row(values, grad_input, row, column)`: store a vector's elements of a row."""
+    width, anywhere = layout.thread_map.width, layout.alignments > 1
+
+    @cuda.jit(device=True)
+    def store_aligned(values, grad_input, row, column):
+        store_vector_from(grad_input, (row, column), values, 0, width)
+
+    @cuda.jit(device=True)
+    def store_anywhere(values, grad_input, row, column):
+        line, n2 = flat(grad_input), grad_input.shape[1]
+        begin = row * n2 + column
+        if column >= 0 and column + width <= n2:
+            store_vector_from(line, begin, values, 0, width)
+        else:
+            for k in range(width):
+                if 0 <= column + k < n2:
+                    store(line, begin + k, values[k])
+
+    return store_anywhere if anywhere else store_aligned
