@@ -68,7 +68,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
-        chosen = layout_for(n2, width, sizes, kind, device, residual_bytes=residual_bytes)
+        chosen = layout_for(n2, width, sizes, kind, device, 1, residual_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
