@@ -219,6 +219,11 @@ def passes(function: Callable[..., torch.Tensor], leaves: list[torch.Tensor], gr
     return call
 
 
+def fresh(leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the same leaves anew: autograd adds to a leaf on the stream of its first use, which no capture may see."""
+    return [leaf.detach().requires_grad_() for leaf in leaves]
+
+
 def captured(call: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     """Return the replay of a call in a CUDA graph, with its collectives; without a GPU the call itself."""
     if not torch.cuda.is_available():
@@ -275,10 +280,11 @@ def rows_table(rows: int, columns: int, device: torch.device) -> list[dict]:
             problem = Rows(rows, columns, rms, affine, device)
             title = f"{'RMSNorm' if rms else 'LayerNorm'}{'' if affine else ' without parameters'}"
             for name, function in problem.contenders().items():
-                call = passes(function, problem.mine, problem.my_grad)
+                leaves = fresh(problem.mine)
+                call = passes(function, leaves, problem.my_grad)
                 if "CUDA graph" in name:
                     call = captured(call)
-                result = measured(name, call, problem.mine[0], problem.want, 0.02, device)
+                result = measured(name, call, leaves[0], problem.want, 0.02, device)
                 found.append({"norm": title, "shape": [rows, columns], "dtype": "bfloat16"} | result)
                 show(found[-1])
     return found
@@ -307,6 +313,7 @@ def batches_table(shapes: list[tuple[int, ...]], device: torch.device) -> list[d
                 ("normlab, CUDA graph", SyncBatchNorm),
                 ("torch.nn.SyncBatchNorm", torch.nn.SyncBatchNorm),
             ):
+                (x,) = fresh([x])
                 call = passes(kind(shape[1]).to(device), [x], grad)
                 if "CUDA graph" in name:
                     call = captured(call)

@@ -15,7 +15,7 @@ from normlab import (
     explain,
     oracle,
 )
-from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store
+from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store, using
 from normlab.kernels import Device, Plan, Problem, add_norm
 from normlab.learn.explain import types_of
 from normlab.sim import trace
@@ -135,7 +135,7 @@ def test_no_kernel_with_a_residual_spills(norm, n2, dtype):
 def counted(call) -> list[dict[str, float]]:
     """The counters of each launch of a plan."""
     found = []
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, using("simulator"):
 
         def launched(kernel, grid, block, *args, shared_bytes=0, cluster=1):
             found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from normlab import head_rms_norm_backward, head_rms_norm_forward, rms_norm_backward, rms_norm_forward
+from normlab.engine import using
 from normlab.host import add_norm
 from normlab.host.places import in_place
 from normlab.sim import trace
@@ -37,10 +38,12 @@ def plain(x, grad, weight):
 @pytest.mark.parametrize(("heads", "others", "columns"), [(4, 3, 64), (2, 1, 128), (3, 8, 96), (1, 2, 256), (5, 1, 40)])
 def test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits(heads, others, columns, dtype):
     x, grad, weight = fused(heads, others, columns, dtype)
+    output, invvar = head_rms_norm_forward(x, weight, eps=EPS)
+    gradients = head_rms_norm_backward(grad, x, invvar, weight, eps=EPS)
     rung = type(add_norm.FORWARD)
-    with patch.object(rung, "do", autospec=True, side_effect=rung.do) as do:
-        output, invvar = head_rms_norm_forward(x, weight, eps=EPS)
-        gradients = head_rms_norm_backward(grad, x, invvar, weight, eps=EPS)
+    with using("simulator"), patch.object(rung, "do", autospec=True, side_effect=rung.do) as do:
+        head_rms_norm_forward(x, weight, eps=EPS)
+        head_rms_norm_backward(grad, x, invvar, weight, eps=EPS)
     read = [call.args[3] for call in do.call_args_list]
     assert [problem.row_map for problem in read] == [RowMap(heads, heads + others)] * 2
     assert np.shares_memory(read[0].x, x)
@@ -74,7 +77,7 @@ def test_of_a_fused_tensor_only_the_heads_are_read_each_once():
     def launched(kernel, grid, block, *args, shared_bytes=0, cluster=1):
         found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
 
-    with patch("normlab.host.arrays.HostBackend.launch", staticmethod(launched)):
+    with using("simulator"), patch("normlab.host.arrays.HostBackend.launch", staticmethod(launched)):
         _, invvar = head_rms_norm_forward(x)
         head_rms_norm_backward(grad, x, invvar)
     sectors = x.nbytes // 32
