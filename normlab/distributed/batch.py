@@ -158,9 +158,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         own = ctx.way.sums(grad_output, x, mean, invvar)
         grad_bias, grad_weight = own.view(2, -1)
         call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
-        messages = gather(own, ctx.group, call)
-        if len(messages) == 1:  # the merge would overwrite this rank's sums
-            messages = messages.clone()
+        messages = gather(own, ctx.group, call)  # of two ranks or more, so the merge does not overwrite `own`
         means = merging.means(messages, size, False, ctx.by_kernels)
         if weight is not None:
             means = means * weight.to(means.dtype)

@@ -27,7 +27,7 @@ def merges(x: Tensor, how: How) -> bool:
 
 
 def message(x: Tensor, rms: bool) -> Tensor:
-    """Return this rank's message for the forward: the moments of its columns, of which there are some."""
+    """Return this rank's message for the forward: the moments of its columns, of which there is at least one."""
     with world(x):
         return sharded.row_message(x.detach().reshape(-1, x.shape[-1]), rms)
 

@@ -88,7 +88,7 @@ def _parts(seen: Seen) -> "Figure":
     axes.errorbar(place, seen.arrays["mean"], spread, fmt="s", capsize=4, color="black", label="merged, by your kernel")
     axes.plot(place, np.asarray(seen.case.want["mean"].value), "_", color="red", markersize=16, label="right mean")
     axes.set(title="A row on several ranks: mean and spread", xlabel="row", xticks=rows)
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
