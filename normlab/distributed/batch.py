@@ -9,7 +9,6 @@ forward, 2 floats per channel backward. CUDA tensors run normlab's kernels (`cha
 operations (`channels_vectorised`), which also serve empty batches and compiled code.
 """
 
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from normlab.distributed import channels_launched, channels_vectorised, merging
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
+from normlab.host.family import view_of
 from normlab.nn import checks
 from normlab.nn.family.modules import _BatchNorm
 from normlab.nn.formulas import to
@@ -100,7 +100,10 @@ class SyncBatchNorm(_BatchNorm):
                 momentum = 1 / float(self.num_batches_tracked)
         for running, new in ((self.running_mean, mean), (self.running_var, variance)):
             if running is not None:
-                running.copy_(torch.lerp(running.to(new.dtype), new, momentum * filled))
+                if running.dtype == new.dtype:
+                    running.lerp_(new, momentum * filled)
+                else:
+                    running.copy_(torch.lerp(running.to(new.dtype), new, momentum * filled))
 
     @classmethod
     def convert_sync_batchnorm(
@@ -138,31 +141,40 @@ class _SyncBatchNorm(torch.autograd.Function):
     def forward(ctx: Any, x, weight, bias, eps: float, group: dist.ProcessGroup, call: Call) -> tuple[Tensor, ...]:
         """Return the output in x's shape; mean and unbiased variance (C,); size (1,), a channel's number of values."""
         by_kernels = channels_launched.merges(x)
-        way: ModuleType = channels_launched if by_kernels and x.numel() else channels_vectorised
-        x = channels_vectorised.BATCH.laid(x)
-        messages = gather(way.message(x), group, call)
-        size, mean, variance, invvar = merging.statistics(messages, eps, False, by_kernels, variance=True)
-        assert mean is not None
-        assert variance is not None
-        output = way.output(x, mean, invvar, weight, bias)
-        ctx.mark_non_differentiable(mean, variance, size)
-        ctx.save_for_backward(x, mean, invvar, size, weight, bias)
-        ctx.group, ctx.call, ctx.way, ctx.by_kernels = group, call, way, by_kernels
-        return output, mean, variance, size
+        view = view_of(x) if by_kernels and x.numel() else None  # None: by PyTorch's operations
+        if view is not None:
+            x = view.laid(x.detach()).contiguous()
+            messages = gather(channels_launched.message(x, view), group, call)
+            output, found = channels_launched.output(x, view, messages, weight, bias, eps)
+        else:
+            x = channels_vectorised.BATCH.laid(x)
+            messages = gather(channels_vectorised.message(x), group, call)
+            found = merging.statistics(messages, eps, False, by_kernels, variance=True)
+            output = channels_vectorised.output(x, found.mean, found.invvar, weight, bias)
+        ctx.mark_non_differentiable(found.mean, found.variance, found.count)
+        ctx.save_for_backward(x, found.mean, found.invvar, found.count, weight, bias)
+        ctx.group, ctx.call, ctx.view, ctx.by_kernels = group, call, view, by_kernels
+        return output, found.mean, found.variance, found.count
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor, *_: Any) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias, of this rank's samples."""
         refuse_second_derivatives(ctx.call)
         x, mean, invvar, size, weight, bias = ctx.saved_tensors
-        own = ctx.way.sums(grad_output, x, mean, invvar)
+        call, view = ctx.call._replace(name=f"the backward of {ctx.call.name}"), ctx.view
+        # The message is gathered from two ranks or more, so the merge, which overwrites what it merges, leaves `own`.
+        if view is not None:
+            dy = view.laid(grad_output).contiguous()
+            own = channels_launched.sums(dy, x, view, mean, invvar)
+            messages = gather(own, ctx.group, call)
+            grad_input = channels_launched.grad_input(dy, x, view, messages, size, mean, invvar, weight)
+        else:
+            own = channels_vectorised.sums(grad_output, x, mean, invvar)
+            means = merging.means(gather(own, ctx.group, call), size, False, ctx.by_kernels)
+            if weight is not None:
+                means = means * weight.to(means.dtype)
+            grad_input = channels_vectorised.grad_input(grad_output, x, mean, invvar, weight, *means)
         grad_bias, grad_weight = own.view(2, -1)
-        call = ctx.call._replace(name=f"the backward of {ctx.call.name}")
-        messages = gather(own, ctx.group, call)  # of two ranks or more, so the merge does not overwrite `own`
-        means = merging.means(messages, size, False, ctx.by_kernels)
-        if weight is not None:
-            means = means * weight.to(means.dtype)
-        grad_input = ctx.way.grad_input(grad_output, x, mean, invvar, weight, *means)
         return (
             grad_input,
             None if weight is None else to(grad_weight, weight.dtype),

@@ -1,9 +1,13 @@
-"""A rank's part of a batch norm by normlab's kernels, on a GPU or in the simulator; see `channels_vectorised`."""
+"""A rank's part of a batch norm by normlab's kernels, on a GPU or in the simulator; see `channels_vectorised`.
 
-import torch
+x and grad_output are given as `View.laid` lays them.
+"""
+
 from torch import Tensor
 
 from normlab.host import sharded_batch
+from normlab.host.family import View
+from normlab.host.sharded import Statistics
 from normlab.nn.engines import by_kernels
 from normlab.nn.launched import world
 from normlab.nn.private import in_a_graph
@@ -15,28 +19,41 @@ def merges(x: Tensor) -> bool:
     return not in_a_graph(x) and by_kernels(x)  # Dynamo cannot trace the second question
 
 
-def message(x: Tensor) -> Tensor:
+def message(x: Tensor, view: View) -> Tensor:
     """Return this rank's message for the forward: the moments of its channels, which have values."""
     with world(x):
-        mean, m2 = sharded_batch.channel_moments(x.detach())
-    return torch.cat((mean.new_full((1,), x.numel() // x.shape[1]), mean, m2))
+        return sharded_batch.channels_message(x, view)
 
 
-def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
-    """Return this rank's samples of the output. mean, invvar: (C,)."""
+def output(
+    x: Tensor, view: View, messages: Tensor, weight: Parameter, bias: Parameter, eps: float
+) -> tuple[Tensor, Statistics]:
+    """Return this rank's samples of the output, (N, C, *spatial), and all ranks' statistics. messages: overwritten."""
     with world(x):
-        return sharded_batch.channels_normalised(x.detach(), mean, invvar, weight, bias)
+        found, statistics = sharded_batch.channels_output(x, view, messages, weight, bias, eps)
+    return view.back(found), statistics
 
 
-def sums(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
+def sums(grad_output: Tensor, x: Tensor, view: View, mean: Tensor, invvar: Tensor) -> Tensor:
     """Return this rank's message for the backward: Σ dy of each channel, then Σ dy x̂; (2 C,)."""
     with world(x):
-        return torch.cat(sharded_batch.channel_sums(grad_output, x, mean, invvar))
+        return sharded_batch.channels_sums(grad_output, x, view, mean, invvar).view(-1)
 
 
 def grad_input(
-    grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_g: Tensor, mean_gx: Tensor
+    grad_output: Tensor,
+    x: Tensor,
+    view: View,
+    messages: Tensor,
+    count: Tensor,
+    mean: Tensor,
+    invvar: Tensor,
+    weight: Parameter,
 ) -> Tensor:
-    """Return this rank's samples of the gradient of x. mean_g, mean_gx: (C,), over all ranks' samples."""
+    """Return this rank's samples of the gradient of x, (N, C, *spatial).
+
+    messages: (ranks, 2 C), of all ranks, overwritten. count: (1,), of `Statistics`.
+    """
     with world(x):
-        return sharded_batch.channels_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx)
+        found = sharded_batch.channels_gradient(grad_output, x, view, messages, count, mean, invvar, weight)
+    return view.back(found)

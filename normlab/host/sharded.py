@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, Backend, backend_of
 from normlab.kernels import ranks
 from normlab.kernels.backward import split_rows as backward_rows
 from normlab.kernels.forward import split_rows as forward_rows
@@ -68,16 +68,21 @@ def statistics_of(messages: Any, eps: float, rms: bool, variance: bool = False) 
 
 def _statistics_of(backend: Backend, tensors: Sequence[Any], eps: float, rms: bool, variance: bool) -> tuple:
     (messages,) = tensors
-    dtype = FLOATS[dtype_name(messages)]
-    sets = messages.shape[1] - 1 if rms else (messages.shape[1] - 1) // 2
-    held = backend.operand(messages, messages.shape)
+    found = launch_statistics(backend, backend.operand(messages, messages.shape), eps, rms, variance)
+    return tuple(backend.give_back(one, () if one is None else one.shape) for one in found)
+
+
+def launch_statistics(backend: Backend, messages: Any, eps: float, rms: bool, variance: bool) -> Statistics:
+    """Queue the kernel that merges all ranks' messages, an operand, and return the operands that it fills."""
+    dtype, width = messages.dtype, messages.shape[1] - 1
+    sets = width if rms else width // 2
     count, invvar = backend.empty((1,), dtype), backend.empty((sets,), dtype)
     mean = None if rms else backend.empty((sets,), dtype)
     unbiased = backend.empty((sets,), dtype) if variance else None
     grid = -(-sets // ranks.THREADS)
     rounded = checks.rounded_eps(eps, dtype.name)
-    backend.launch(ranks.ranks_statistics, grid, ranks.THREADS, held, rounded, count, mean, unbiased, invvar)
-    return backend.give_back(count, (1,)), *(backend.give_back(one, (sets,)) for one in (mean, unbiased, invvar))
+    backend.launch(ranks.ranks_statistics, grid, ranks.THREADS, messages, rounded, count, mean, unbiased, invvar)
+    return Statistics(count, mean, unbiased, invvar)
 
 
 def normalised(x: Any, mean: Any, invvar: Any, weight: Any, bias: Any) -> Any:
@@ -152,11 +157,16 @@ def means_of(messages: Any, count: Any, rms: bool) -> Any:
 
 def _means_of(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
     messages, count = tensors
-    sets = messages.shape[1] if rms else messages.shape[1] // 2
-    held = backend.operand(messages, messages.shape), backend.operand(count, (1,))
-    means = backend.empty((2, sets), FLOATS[dtype_name(messages)])
-    backend.launch(ranks.ranks_means, -(-sets // ranks.THREADS), ranks.THREADS, *held, means)
+    means = launch_means(backend, backend.operand(messages, messages.shape), backend.operand(count, (1,)), None, rms)
     return (backend.give_back(means, means.shape),)
+
+
+def launch_means(backend: Backend, messages: Any, count: Any, weight: Any, rms: bool) -> Any:
+    """Queue the kernel `ranks_means`, whose operands these are, and return the means."""
+    sets = messages.shape[1] if rms else messages.shape[1] // 2
+    means = backend.empty((2, sets), messages.dtype)
+    backend.launch(ranks.ranks_means, -(-sets // ranks.THREADS), ranks.THREADS, messages, count, weight, means)
+    return means
 
 
 def _gradients(backend: Backend, tensors: Sequence[Any], *options: Any) -> tuple:

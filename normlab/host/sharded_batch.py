@@ -1,92 +1,111 @@
-"""Batch norm's kernels with a gap for a collective: this rank's samples' sums, then results from all ranks' sums.
+"""Batch norm's kernels with a gap for a collective: this rank's message, then results from all ranks' messages.
 
-`normlab.distributed` calls it. The kernels are the family's that read an image in pieces (`kernels.family`), which do
-every shape and dtype. x: (N, C, *spatial), not empty; channels last stays so. Calls that repeat are cached with their
+`normlab.distributed` calls it. The kernels over a rank's samples are the family's that read an image in pieces
+(`kernels.family`), which do every shape and dtype; those that merge ranks are in `kernels.ranks`. x is not empty. x,
+the output and their gradients are given and returned as `View.laid` lays them. Calls that repeat are cached with their
 launches (`host.replay`).
 """
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from normlab.engine import DeviceArray
+from normlab.host import sharded
 from normlab.host.arrays import FLOATS, Backend, dtype_name
 from normlab.host.checks import statistics_dtype
-from normlab.host.family import View, view_of
-from normlab.host.sharded import repeated
+from normlab.host.family import View
+from normlab.host.sharded import Statistics, repeated
 from normlab.kernels import family as kernels
-from normlab.kernels.family.merge import launch_moments, launch_sums
+from normlab.kernels.family.merge import launch_message, launch_sums
 
 
-def channel_moments(x: Any) -> tuple[Any, Any]:
-    """Return (mean, m2) of each channel, (C,) each, in accumulator precision."""
-    view = view_of(x)
-    mean, unbiased = repeated(_channel_moments, (view.laid(x),), view)
-    values = prod(view.shape) // view.shape[1]
-    return mean, unbiased * (values - 1) if values > 1 else mean * 0  # of one value it is 0 / 0
+def channels_message(x: Any, view: View) -> Any:
+    """Return this rank's message for the forward: the moments of its channels, in accumulator precision."""
+    (message,) = repeated(_channels_message, (x,), view)
+    return message
 
 
-def _channel_moments(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
+def _channels_message(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
     call = _Call.of(backend, view, tensors[0])
-    mean, variance, invvar = (call.empty((call.sets.total,)) for _ in range(3))
-    pieces = call.empty((3, call.walked.pieces.size))
+    pieces, message = call.empty((3, call.walked.pieces.size)), call.empty((1 + 2 * call.sets.total,))
     call.walked.launch_moments(backend.launch, call.x, pieces)
-    launch_moments(backend.launch, pieces, call.walked.pieces, call.statistics.type(0), mean, variance, invvar)
-    return backend.give_back(mean, mean.shape), backend.give_back(variance, variance.shape)
+    launch_message(backend.launch, pieces, call.walked.pieces, message)
+    return (backend.give_back(message, message.shape),)
 
 
-def channels_normalised(x: Any, mean: Any, invvar: Any, weight: Any, bias: Any) -> Any:
-    """Return (x - mean) invvar weight + bias, like x. mean, invvar, weight, bias: (C,)."""
-    view = view_of(x)
-    (output,) = repeated(_channels_normalised, (view.laid(x), mean, invvar, weight, bias), view)
-    return view.back(output)
+def channels_output(x: Any, view: View, messages: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Statistics]:
+    """Return this rank's samples of the output, and the statistics of all ranks' samples.
+
+    messages: of all ranks, overwritten. weight, bias: (C,), each may be None.
+    """
+    output, *found = repeated(_channels_output, (messages, x, weight, bias), view, float(eps))
+    return output, Statistics(*found)
 
 
-def _channels_normalised(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
-    x, *parameters = tensors
+def _channels_output(backend: Backend, tensors: Sequence[Any], view: View, eps: float) -> tuple:
+    messages, x, *parameters = tensors
+    held = backend.operand(messages, messages.shape)
     call = _Call.of(backend, view, x)
+    weight, bias = map(call.of_channels, parameters)
+    found = sharded.launch_statistics(backend, held, eps, rms=False, variance=True)
     output = backend.empty(call.sets.shape, FLOATS[dtype_name(x)])
-    mean, invvar, weight, bias = map(call.of_channels, parameters)
-    call.walked.launch_output(backend.launch, call.x, mean, invvar, weight, bias, output)
-    return (backend.give_back(output, view.memory),)
+    call.walked.launch_output(backend.launch, call.x, found.mean, found.invvar, weight, bias, output)
+    return backend.give_back(output, view.memory), *(backend.give_back(one, one.shape) for one in found)
 
 
-def channel_sums(grad_output: Any, x: Any, mean: Any, invvar: Any) -> tuple[Any, Any]:
-    """Return Σ dy and Σ dy x̂ of each channel, (C,) each, in accumulator precision."""
-    view = view_of(x)
-    of_dy, of_products = repeated(_channel_sums, (view.laid(x), view.laid(grad_output), mean, invvar), view)
-    return of_dy, of_products
+def channels_sums(grad_output: Any, x: Any, view: View, mean: Any, invvar: Any) -> Any:
+    """Return this rank's message for the backward: Σ dy and Σ dy x̂ of each channel, (2, C), in accumulator precision.
+
+    mean, invvar: (C,), of all ranks' samples.
+    """
+    (sums,) = repeated(_channels_sums, (x, grad_output, mean, invvar), view)
+    return sums
 
 
-def _channel_sums(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
+def _channels_sums(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
     x, grad_output, mean, invvar = tensors
     call = _Call.of(backend, view, x, grad_output)
-    pieces = call.empty((2, call.walked.pieces.size))
+    pieces, sums = call.empty((2, call.walked.pieces.size)), call.empty((2, call.sets.total))
     held = call.of_channels(mean), call.of_channels(invvar)
     call.walked.launch_sums(backend.launch, call.grad_output, call.x, *held, pieces)
-    first, second = (call.empty((call.sets.total,)) for _ in range(2))
-    launch_sums(backend.launch, pieces, call.walked.pieces.by_channel(), None, 1, first, second)
-    return backend.give_back(first, first.shape), backend.give_back(second, second.shape)
+    launch_sums(backend.launch, pieces, call.walked.pieces.by_channel(), None, 1, *_lines(sums))
+    return (backend.give_back(sums, sums.shape),)
 
 
-def channels_gradient(grad_output: Any, x: Any, mean: Any, invvar: Any, weight: Any, mean_g: Any, mean_gx: Any) -> Any:
-    """Return (g - mean_g - x̂ mean_gx) invvar, like x, where g = dy weight. The others: (C,); weight may be None."""
-    view = view_of(x)
-    tensors = view.laid(x), view.laid(grad_output), mean, invvar, weight, mean_g, mean_gx
+def channels_gradient(
+    grad_output: Any, x: Any, view: View, messages: Any, count: Any, mean: Any, invvar: Any, weight: Any
+) -> Any:
+    """Return this rank's samples of the gradient of x: (g - mean(g) - x̂ mean(g x̂)) invvar, where g = dy weight.
+
+    messages: (ranks, 2 C), of all ranks, overwritten. count: (1,), of `Statistics`. weight: (C,) or None.
+    """
+    tensors = messages, count, weight, x, grad_output, mean, invvar
     (grad_input,) = repeated(_channels_gradient, tensors, view)
-    return view.back(grad_input)
+    return grad_input
 
 
 def _channels_gradient(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
-    x, grad_output, *parameters = tensors
+    messages, count, weight, x, grad_output, mean, invvar = tensors
+    held, size = backend.operand(messages, messages.shape), backend.operand(count, (1,))
+    gamma = backend.operand(weight, (view.shape[1],))
     call = _Call.of(backend, view, x, grad_output)
+    statistics = call.of_channels(mean), call.of_channels(invvar)
+    means = sharded.launch_means(backend, held, size, gamma, rms=False)
     grad_input = backend.empty(call.sets.shape, FLOATS[dtype_name(x)])
-    mean, invvar, weight, mean_g, mean_gx = map(call.of_channels, parameters)
     wanted = grad_input, None, None
-    operands = kernels.Gradients(call.sets, call.grad_output, call.x, mean, invvar, weight, True, *wanted)
-    call.walked.launch_gradient(backend.launch, operands, mean_g, mean_gx)
+    operands = kernels.Gradients(call.sets, call.grad_output, call.x, *statistics, gamma, True, *wanted)
+    call.walked.launch_gradient(backend.launch, operands, *_lines(means))
     return (backend.give_back(grad_input, view.memory),)
+
+
+def _lines(array: Any) -> tuple[Any, Any]:
+    """Return the two lines of an array (2, n), in the same memory."""
+    if not isinstance(array, DeviceArray):
+        return array[0], array[1]
+    first = array._replace(shape=array.shape[1:])
+    return first, first._replace(pointer=first.pointer + array.shape[1] * array.dtype.itemsize)
 
 
 class _Call(NamedTuple):

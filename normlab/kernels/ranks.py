@@ -1,6 +1,7 @@
 """Merge what the ranks of a process group have found of the same sets: the kernels around a collective.
 
-    message      one block per row: merges the pieces of this rank's columns to the moments that other ranks need
+    message      one block per row: merges the pieces of this rank's columns to the moments that other ranks need;
+                 for channels `family_merge_message` does it
     statistics   one thread per set: merges the moments of all ranks; writes mean and invvar
     means        one thread per set: adds up the ranks' sums of g and g x̂, and divides them by the set's size
 
@@ -20,6 +21,7 @@ from normlab.engine import cast, cuda, load, store
 from normlab.kernels.forward.split_rows import row_merger
 from normlab.kernels.split import ROW_THREADS, ROW_WARPS
 from normlab.stages.moments import chan_merge
+from normlab.stages.recompute import affine, element
 
 THREADS = 128
 
@@ -129,22 +131,24 @@ def ranks_statistics(messages, eps, count, mean, variance, invvar):
 
 
 @cuda.jit
-def ranks_means(messages, count, means):
+def ranks_means(messages, count, weight, means):
     """Add up all ranks' messages for the backward, and divide by the sets' size. Grid sets / THREADS, block THREADS.
 
     Args:
         messages: (ranks, 2 sets), or (ranks, sets) for RMSNorm. They are overwritten.
         count: (1,), of `ranks_statistics`.
+        weight: (sets,), gamma of a set that is a channel, whose messages lack it: they hold Σ dy and Σ dy x̂; or None.
         means: (2, sets): of g, which is 0 for RMSNorm, and of g x̂.
     """
     index = cuda.grid(1)
     sets = means.shape[1]
     if index < sets:
         size = max(load(count, 0), cast(1, messages))
+        gamma = element(weight, index)
         of_g = cast(0, means)
         first = 0  # of the columns with Σ g x̂
         if messages.shape[1] > sets:
-            of_g = add_ranks(messages, index) / size
+            of_g = affine(add_ranks(messages, index) / size, gamma, None)
             first = sets
         store(means, (0, index), of_g)
-        store(means, (1, index), add_ranks(messages, first + index) / size)
+        store(means, (1, index), affine(add_ranks(messages, first + index) / size, gamma, None))

@@ -104,7 +104,7 @@ def test_kernels_in_the_simulator(ranks, shape, sizes, last, dtype):
     given = batch(dtype, shape, offset=2.0)
     parts = ranks(batches.simulated, *given, sizes, last, ranks=len(sizes))
     for *_, names in parts:
-        assert "family_merge_moments" in names
+        assert "family_merge_message" in names
         assert "family_merge_sums" in names
         assert "ranks_statistics" in names
         assert "ranks_means" in names

@@ -7,10 +7,11 @@ A forward and a backward with NCCL, one GPU per rank. Without a GPU: gloo and th
   one; and gathering x and the output's gradient by hand, with PyTorch's norm of whole rows between.
 - SyncBatchNorm beside torch.nn's at the shapes of the norm family, as float32 and bfloat16 with channels last.
 
-Each time is the median of ROUNDS calls of all ranks together, the slowest rank's of each call: on an idle GPU, which
-waits for the host, and with a head start for the host, which leaves the GPU's own time. Bytes are what this rank hands
-to c10d's collectives as far as a dispatch mode sees them, and what it receives of the other ranks. Before it is timed,
-each contender's output and gradient of x are compared with float64's; a wrong one is printed as such, and not timed.
+Each time is the median of ROUNDS calls of all ranks together, the slowest rank's of each call; contenders take turns.
+It is measured on an idle GPU, which waits for the host, and with a head start for the host, which leaves the GPU's own
+time. Bytes are what this rank hands to c10d's collectives as far as a dispatch mode sees them, and what it receives of
+the other ranks. Before it is timed, each contender's output and gradient of x are compared with float64's; a wrong one
+is printed as such, and not timed.
 """
 
 import argparse
@@ -85,40 +86,48 @@ def counted(call: Callable[[], Any]) -> Bytes:
     return found
 
 
-def timed(call: Callable[[], Any], device: torch.device) -> dict[str, float]:
-    """Return the microseconds of a call: the median over rounds of the slowest rank's time.
+def timed(calls: dict[str, Callable[[], Any]], device: torch.device) -> dict[str, dict[str, float]]:
+    """Return the microseconds of each call: the median over rounds of the slowest rank's time.
 
-    "us": the GPU is idle at first, and waits for the host. "device_us": the host has HEAD_START to queue the call.
+    The calls take turns, so a slow moment of the host meets all of them. "us": the GPU is idle at first, and waits for
+    the host. "device_us": the host has HEAD_START to queue the call.
     """
-    for _ in range(WARM_UP):
-        call()
-    if device.type == "cuda":
-        return {"us": slowest(events(call, 0), device), "device_us": slowest(events(call, HEAD_START), device)}
-    samples = []
-    for _ in range(ROUNDS):
-        dist.barrier()
-        began = time.perf_counter()
-        call()
-        samples.append(time.perf_counter() - began)
-    return {"us": slowest(samples, device)}
+    for call in calls.values():
+        for _ in range(WARM_UP):
+            call()
+    clocks = {"us": 0, "device_us": HEAD_START} if device.type == "cuda" else {"us": None}
+    found: dict[str, dict[str, float]] = {name: {} for name in calls}
+    for clock, head_start in clocks.items():
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(ROUNDS):
+            for name, call in calls.items():
+                samples[name].append(by_host(call) if head_start is None else by_events(call, head_start))
+        for name, seconds in samples.items():
+            found[name][clock] = slowest(seconds, device)
+    return found
 
 
-def events(call: Callable[[], Any], head_start: int) -> list[float]:
-    """Return the seconds of ROUNDS calls between two events, each after so many clocks in which the GPU only waits."""
-    samples = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        dist.barrier()
-        torch.cuda.synchronize()
-        if head_start:
-            torch.cuda._sleep(head_start)
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        samples.append(1e-3 * begin.elapsed_time(end))
-    return samples
+def by_host(call: Callable[[], Any]) -> float:
+    """Return the seconds of a call by the CPU's clock."""
+    dist.barrier()
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def by_events(call: Callable[[], Any], head_start: int) -> float:
+    """Return the seconds of a call between two events, after so many clocks in which the GPU only waits."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    if head_start:
+        torch.cuda._sleep(head_start)
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e-3 * begin.elapsed_time(end)
 
 
 def slowest(samples: list[float], device: torch.device) -> float:
@@ -247,29 +256,39 @@ def captured(call: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     return replay
 
 
-def measured(name: str, call: Callable, x: torch.Tensor, want: tuple, limit: float, device: torch.device) -> dict:
-    """Return a contender's time and bytes, or its error, on all ranks alike."""
-    result: dict[str, Any] = {"contender": name}
-    error = ""
+def measured(
+    calls: dict[str, Callable], leaves: dict[str, torch.Tensor], want: tuple, limit: float, device: torch.device
+) -> list[dict]:
+    """Return each contender's time and bytes, or its error, on all ranks alike. leaves: x of each."""
+    errors = {name: wrongness(call, leaves[name], want, limit) for name, call in calls.items()}
+    wrong = torch.tensor([float(bool(error)) for error in errors.values()], device=device)
+    dist.all_reduce(wrong)
+    right = {name: call for (name, call), bad in zip(calls.items(), wrong.tolist(), strict=True) if not bad}
+    times = timed(right, device)
+    results = []
+    for name in calls:
+        result: dict[str, Any] = {"contender": name}
+        result |= times[name] if name in right else {"error": errors[name] or "wrong on another rank"}
+        if name in right and not name.endswith(UNSEEN):
+            bytes_of = counted(right[name])
+            result |= {"collectives": bytes_of.calls, "sent": bytes_of.sent, "received": bytes_of.received}
+        results.append(result)
+    return results
+
+
+def wrongness(call: Callable, x: torch.Tensor, want: tuple, limit: float) -> str:
+    """Return what is wrong with a contender's output or gradient of x; "" if nothing is."""
     try:
         output = call()
         for what, got, right in zip(("output", "grad_input"), (output, x.grad), want, strict=True):
             off = float((got.detach().double() - right).abs().max() / right.abs().max())
             if not off < limit:
-                error = error or f"{what} is off by {off:.1e} of its largest value"
+                return f"{what} is off by {off:.1e} of its largest value"
     except Exception as failed:  # a contender that this PyTorch lacks must not end the others
-        error = f"{type(failed).__name__}: {str(failed).splitlines()[0] if str(failed) else ''}"
         if os.environ.get("NORMLAB_TRACEBACKS"):
             traceback.print_exc()
-    wrong = torch.tensor([float(bool(error))], device=device)
-    dist.all_reduce(wrong)
-    if wrong.item():
-        return result | {"error": error or "wrong on another rank"}
-    result |= timed(call, device)
-    if not name.endswith(UNSEEN):
-        bytes_of = counted(call)
-        result |= {"collectives": bytes_of.calls, "sent": bytes_of.sent, "received": bytes_of.received}
-    return result
+        return f"{type(failed).__name__}: {str(failed).splitlines()[0] if str(failed) else ''}"
+    return ""
 
 
 def rows_table(rows: int, columns: int, device: torch.device) -> list[dict]:
@@ -279,12 +298,12 @@ def rows_table(rows: int, columns: int, device: torch.device) -> list[dict]:
         for affine in (True, False):
             problem = Rows(rows, columns, rms, affine, device)
             title = f"{'RMSNorm' if rms else 'LayerNorm'}{'' if affine else ' without parameters'}"
+            calls, leaves = {}, {}
             for name, function in problem.contenders().items():
-                leaves = fresh(problem.mine)
-                call = passes(function, leaves, problem.my_grad)
-                if "CUDA graph" in name:
-                    call = captured(call)
-                result = measured(name, call, leaves[0], problem.want, 0.02, device)
+                mine = fresh(problem.mine)
+                call = passes(function, mine, problem.my_grad)
+                calls[name], leaves[name] = captured(call) if "CUDA graph" in name else call, mine[0]
+            for result in measured(calls, leaves, problem.want, 0.02, device):
                 found.append({"norm": title, "shape": [rows, columns], "dtype": "bfloat16"} | result)
                 show(found[-1])
     return found
@@ -306,18 +325,18 @@ def batches_table(shapes: list[tuple[int, ...]], device: torch.device) -> list[d
             right.backward(grads.double())
             mine = slice(shape[0] * rank, shape[0] * (rank + 1))
             want = right.detach()[mine], wide.grad[mine]
-            x = whole[mine].contiguous(memory_format=layout).requires_grad_()
+            x = whole[mine].contiguous(memory_format=layout)
             grad = grads[mine].contiguous(memory_format=layout)
+            calls, leaves = {}, {}
             for name, kind in (
                 ("normlab", SyncBatchNorm),
                 ("normlab, CUDA graph", SyncBatchNorm),
                 ("torch.nn.SyncBatchNorm", torch.nn.SyncBatchNorm),
             ):
-                (x,) = fresh([x])
-                call = passes(kind(shape[1]).to(device), [x], grad)
-                if "CUDA graph" in name:
-                    call = captured(call)
-                result = measured(name, call, x, want, 0.02 if dtype is torch.bfloat16 else 1e-4, device)
+                (leaves[name],) = fresh([x])
+                call = passes(kind(shape[1]).to(device), [leaves[name]], grad)
+                calls[name] = captured(call) if "CUDA graph" in name else call
+            for result in measured(calls, leaves, want, 0.02 if dtype is torch.bfloat16 else 1e-4, device):
                 found.append({"norm": "SyncBatchNorm", "shape": list(shape), "dtype": str(dtype)[6:], **result})
                 show(found[-1])
             del whole, grads, wide, right, want

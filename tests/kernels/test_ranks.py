@@ -78,12 +78,16 @@ def test_merged_sums_of_squares_and_means_are_within_the_bounds(count):
     spread = squares.astype(float).sum(0) / counts.sum() + EPS
     oracle.assert_within(invvar, 1 / np.sqrt(spread), (levels + 4) * u / np.sqrt(spread), "invvar")
 
-    for rms in (False, True):
+    gamma = rng.normal(size=sets).astype(np.float32)
+    for rms, weight in ((False, None), (False, gamma), (True, None)):
         given = sums[:, sets:] if rms else sums
         means = np.full((2, sets), np.nan, np.float32)
-        launched(ranks.ranks_means, sets, given.copy(), size, means)
-        wide = given.astype(float)
-        want, bound = (one.sum(0).reshape(-1, sets) / counts.sum() for one in (wide, abs(wide) * (levels + 2) * u))
+        launched(ranks.ranks_means, sets, given.copy(), size, weight, means)
+        wide = given.astype(float) * (1 if weight is None else np.tile(weight, 2))
+        want, bound = (
+            one.sum(0).reshape(-1, sets) / counts.sum()
+            for one in (wide, abs(wide) * (levels + 2 + (weight is not None)) * u)
+        )
         oracle.assert_within(means[1], want[-1], bound[-1], "mean of g x̂")
         oracle.assert_within(means[0], 0 * want[0] if rms else want[0], bound[0], "mean of g")
 
@@ -137,7 +141,7 @@ def test_the_kernels_compile_for_a_gpu_and_float32_stays_float32(dtype, rms):
     one, two = (dtype, 1), (dtype, 2)
     kernels = {
         ranks.ranks_statistics: (two, dtype, one, None if rms else one, None if rms else one, one),
-        ranks.ranks_means: (two, one, two),
+        ranks.ranks_means: (two, one, None if rms else one, two),
         ranks.build_message(float32 if dtype is np.float32 else float64, 8, rms): (two, two, dtype, one),
     }
     for kernel, types in kernels.items():

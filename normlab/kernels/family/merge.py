@@ -10,7 +10,7 @@ Moves: 12 bytes per piece of up to 1024 values.
 Bound by: latency.
 
 The pieces may be parts of an image, images of a batch or batches of several machines: distributed batch norm merges
-(mean, m2, count) with the same kernel.
+its own (mean, m2, count) here to a message, and the ranks' messages by `normlab.kernels.ranks`.
 """
 
 import math
@@ -30,22 +30,25 @@ MAX_LANES = 1024  # per group; one lane per piece up to it, because a second loa
 
 
 @cache
-def build_moments(dtype, lanes):
-    """Return the kernel `family_merge_moments` for lane groups of `lanes` lanes, a power of two."""
+def set_merger(dtype, lanes):
+    """Return the device function `merge_set` for lane groups of `lanes` lanes, a power of two."""
     threads, warps, shift = threads_for(lanes), max(1, lanes // 32), lanes.bit_length() - 1
     group_moments = lane_group_moments(levels_for(lanes))
 
-    @cuda.jit
-    def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
-        """Merge the moments of every set; arguments as for `launch_moments`, outer, sets, inner as in `Pieces`."""
+    @cuda.jit(device=True)
+    def merge_set(pieces, outer, sets, inner, total):
+        """Return (index, mean, m2, count) of this lane group's set, in its first lane; index: -1 in all other lanes.
+
+        total: the number of sets; otherwise as `family_merge_moments`. All threads of a block call it together.
+        """
         # Prologue: lane group `index` has the set of that number, and the lane its piece number `item`.
         buffer = cuda.shared.array((3, warps), dtype)
         index = (cuda.blockIdx.x * threads + cuda.threadIdx.x) >> shift
-        live = index < mean.shape[0]  # false in the last block's spare groups, which must still reach the barriers
+        live = index < total  # false in the last block's spare groups, which must still reach the barriers
         batch = index // sets
-        center = cast(0, mean)
-        m2 = cast(0, mean)
-        count = cast(0, mean)
+        center = cast(0, pieces)
+        m2 = cast(0, pieces)
+        count = cast(0, pieces)
         item = cuda.threadIdx.x & (lanes - 1)
         launch_dependents()  # the pass's third kernel may start now, and fetch x while this one merges
         grid_dependency_sync()  # the first kernel has written all pieces before a lane loads one
@@ -60,15 +63,47 @@ def build_moments(dtype, lanes):
         center, m2, count = group_moments(center, m2, count)
         if warps > 1:
             center, m2, count = block_moments(center, m2, count, buffer)
+        if not live or cuda.threadIdx.x & (lanes - 1):
+            index = -1
+        return index, center, m2, count
 
-        # Epilogue: the first lane of each group stores its set's statistics.
-        if live and cuda.threadIdx.x & (lanes - 1) == 0:
+    return merge_set
+
+
+@cache
+def build_moments(dtype, lanes):
+    """Return the kernel `family_merge_moments` for lane groups of `lanes` lanes, a power of two."""
+    merge_set = set_merger(dtype, lanes)
+
+    @cuda.jit
+    def family_merge_moments(pieces, outer, sets, inner, eps, mean, variance, invvar):
+        """Merge the moments of every set; arguments as for `launch_moments`, outer, sets, inner as in `Pieces`."""
+        index, center, m2, count = merge_set(pieces, outer, sets, inner, mean.shape[0])
+        if index >= 0:
             store(mean, index, center)
             store(invvar, index, float32(1) / math.sqrt(m2 / count + eps))
             if variance is not None:  # unbiased, for the running statistics
                 store(variance, index, m2 / (count - float32(1)))
 
     return family_merge_moments
+
+
+@cache
+def build_message(dtype, lanes):
+    """Return the kernel `family_merge_message` for lane groups of `lanes` lanes, a power of two."""
+    merge_set = set_merger(dtype, lanes)
+
+    @cuda.jit
+    def family_merge_message(pieces, outer, sets, inner, total, message):
+        """Merge the moments of every set into a message for other ranks; arguments as for `launch_message`."""
+        index, center, m2, count = merge_set(pieces, outer, sets, inner, total)
+        if index >= 0:
+            store(message, 1 + index, center)
+            store(message, 1 + total + index, m2)
+            if index == 0:
+                store(message, 0, count)
+
+    return family_merge_message
 
 
 @cache
@@ -135,6 +170,17 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
     view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
     kernel = build_moments(accumulator(mean), lanes_for(shape))
     launch(kernel, *_blocks(shape), pieces, *view, eps, mean, variance, invvar)
+
+
+def launch_message(launch, pieces, shape: Pieces, message):
+    """Queue the kernel that merges the moments of every set into one message for the other ranks of a group.
+
+    pieces: as for `launch_moments`. message: (1 + 2 sets,), as `normlab.kernels.ranks` describes it.
+    """
+    total = np.int64(shape.batches * shape.sets)
+    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
+    kernel = build_message(accumulator(message), lanes_for(shape))
+    launch(kernel, *_blocks(shape), pieces, *view, total, message)
 
 
 def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second, totals=None):

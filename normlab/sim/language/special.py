@@ -1,7 +1,7 @@
 """Compute libdevice's special functions, which neither NumPy nor Python has: erfinv, erfcx, Bessel functions.
 
-All are computed in float64, from their definitions: an inverse by Newton's method, the Bessel functions by quadrature,
-with an absolute error of about 1e-13.
+All are computed in float64: an inverse by Newton's method, Bessel functions of the first kind by quadrature, with an
+absolute error of about 1e-13, those of the second kind by series, with all digits as long as x < n.
 """
 
 import math
@@ -11,10 +11,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-TINY = 745.0  # exp(-745) is 0
 EULER = 0.5772156649015329
-NEAR = 1e-8  # up to here the first term of the series has all digits
-FAR = 300.0  # from here on, and beyond n², Hankel's expansion has all digits
+MIDDLE = 25.0  # from here on Hankel's expansion has all digits for the orders 0 and 1
+FAR = 300.0  # from here on, and beyond n², it has them for the order n
+ONE = 1 << 256  # 1 in fixed point
 
 
 def normcdfinv(p: float) -> float:
@@ -88,7 +88,7 @@ def _count(n: int, x: float) -> int:
 def _far_out(n: int, x: float) -> tuple[float, float]:
     """Return both Bessel functions of a large x, by Hankel's expansion."""
     terms = [1.0]
-    for k in range(1, 12):
+    for k in range(1, 24):
         terms.append(terms[-1] * (4 * n * n - (2 * k - 1) ** 2) / (8 * k * x))
     even = sum(term * (-1) ** k for k, term in enumerate(terms[::2]))
     odd = sum(term * (-1) ** k for k, term in enumerate(terms[1::2]))
@@ -114,7 +114,7 @@ def jn(n: int, x: float) -> float:
 
 
 def yn(n: int, x: float) -> float:
-    """Return the Bessel function of the second kind, by Schläfli's integral."""
+    """Return the Bessel function of the second kind, from those of orders 0 and 1."""
     if x < 0 or n < 0 or math.isnan(x):
         return math.nan
     if x == 0:
@@ -123,20 +123,29 @@ def yn(n: int, x: float) -> float:
         return 0.0
     if x > max(FAR, n * n):
         return _far_out(n, x)[1]
-    if x < NEAR:
-        if n == 0:
-            return 2 / math.pi * (math.log(x) - math.log(2) + EULER)
-        value = -2 / math.pi / x
-        for k in range(1, n):  # a product, because exp() of a large sum of logarithms loses digits
-            if math.isinf(value):
-                break
-            value *= 2 * k / x
-        return value
-    nodes, weights = _nodes(_count(n, x))
-    angles = math.pi * nodes
-    first = weights @ np.sin(x * np.sin(angles) - n * angles)
-    end = math.asinh((TINY + n * 40) / x)  # where exp(-x sinh t) is 0, also beside exp(n t)
-    times = end * _nodes(512)[0]
-    with np.errstate(over="ignore", under="ignore"):
-        falling = np.exp(n * times - x * np.sinh(times)) + (-1) ** n * np.exp(-n * times - x * np.sinh(times))
-        return float(first - end / math.pi * (_nodes(512)[1] @ falling))
+    before, value = 0.0, _first_y(0, x)
+    for k in range(n):  # upwards, where the recurrence loses no digits
+        before, value = value, 2 * k / x * value - before if k else _first_y(1, x)
+        if math.isinf(value):
+            break
+    return value
+
+
+def _first_y(n: int, x: float) -> float:
+    """Return the Bessel function of the second kind and of order 0 or 1."""
+    if x > MIDDLE:
+        return _far_out(n, x)[1]
+    # The power series, in fixed point with so many digits that its large terms may cancel.
+    square, k, term = int(Fraction(x) ** 2 / 4 * ONE), 0, ONE
+    harmonic = n * ONE  # H(k) + H(k + n), sums of reciprocals
+    first = second = 0
+    while term:
+        first += term
+        second += term * harmonic // ONE
+        k += 1
+        size = abs(term) * square // ONE // (k * (k + n))
+        term = size if term < 0 else -size
+        harmonic += ONE // k + ONE // (k + n)
+    power = (x / 2) ** n
+    logarithm = (math.log(x) - math.log(2) + EULER) * (power * (first / ONE))
+    return (2 * logarithm - power * (second / ONE) - (2 / x if n else 0.0)) / math.pi
