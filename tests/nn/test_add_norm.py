@@ -121,6 +121,63 @@ def test_a_result_that_nothing_uses_adds_nothing_to_the_gradients(used, memory_e
             torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+@pytest.mark.parametrize("autocast", [False, True])
+@ENGINE
+def test_the_exact_mode_has_the_other_modes_results_where_weights_are_small(kind, autocast, run_by):
+    given = drawn(kind, torch.float32)
+    with torch.no_grad():
+        given[2][::5] = 1e-9
+    with engine(run_by), torch.autocast("cpu", torch.bfloat16, autocast):
+        want = ours(kind, 0.0, False, given)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one) or one, lambda one: one):
+            output, new_residual = ours(kind, 0.0, "exact", given)
+        assert new_residual.data_ptr() not in [one.data_ptr() for one in kept]
+        assert output.dtype is want[0].dtype
+        assert torch.equal(new_residual, want[1])
+        torch.testing.assert_close(output, want[0])
+        found, wanted = gradients((output, new_residual), given), gradients(want, given)
+    for mine, theirs in zip(found, wanted, strict=True):
+        close = 3e-2 if autocast else 1e-5
+        torch.testing.assert_close(mine, theirs, rtol=close, atol=close)
+
+
+@FORM
+@MODE
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_is_pytorch_s_before_the_sum(kind, offset, memory_efficient, compiled):
+    given = drawn(kind, torch.float32, shape=(40, 24))
+    plain = ours(kind, offset, memory_efficient, [torch.zeros_like(given[0]), *given[1:]])[1]
+
+    def dropped(*given):
+        if kind == "layer":
+            return add_layer_norm(*given, EPS, dropout=0.4, memory_efficient=memory_efficient)
+        return add_rms_norm(*given, EPS, offset=offset, dropout=0.4, memory_efficient=memory_efficient)
+
+    function = torch.compile(dropped, fullgraph=True, backend="aot_eager") if compiled else dropped
+    torch.manual_seed(3)
+    output, new_residual = function(*given)
+    torch.manual_seed(3)
+    x = torch.nn.functional.dropout(given[0], 0.4)
+    want = ours(kind, offset, memory_efficient, [x, *given[1:]])
+    assert torch.equal(output, want[0])
+    assert torch.equal(new_residual, want[1])
+    left_out = new_residual == plain
+    assert 0.3 < left_out.float().mean() < 0.5
+    found = gradients((output, new_residual), given)
+    assert torch.equal(found[0] == 0, left_out)
+    for mine, theirs in zip(found, gradients(want, given), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_module_leaves_elements_out_in_training_alone():
+    x, residual = torch.randn(2, 30, 8)
+    for module in (AddRMSNorm(8, dropout=0.5), AddLayerNorm(8, dropout=0.5, memory_efficient="exact")):
+        assert 0.2 < (module(x, residual)[1] == residual).float().mean() < 0.8
+        assert torch.equal(module.eval()(x, residual)[1], x + residual)
+
+
 @pytest.mark.parametrize(("memory_efficient", "saved"), [(False, 1), (True, 0)], ids=["saved", "recompute"])
 def test_the_backward_keeps_one_array_of_rows_or_the_output_alone(memory_efficient, saved):
     given = drawn("rms", torch.float32)
@@ -303,7 +360,9 @@ X = torch.zeros(2, 4)
         (lambda: add_rms_norm(X.int(), X.int()), NotImplementedError, "not implemented for 'Int'"),
         (lambda: add_rms_norm(X, X, eps="1"), TypeError, "'eps'"),
         (lambda: add_rms_norm(X, X, offset="1"), TypeError, "'offset'"),
-        (lambda: add_rms_norm(X, X, memory_efficient="exact"), ValueError, "must be False or True, got 'exact'"),
+        (lambda: add_rms_norm(X, X, memory_efficient="yes"), ValueError, "must be False, True or \"exact\", got 'yes'"),
+        (lambda: add_rms_norm(X, X, offset=1.0, memory_efficient="exact"), ValueError, "needs an offset of 0, got 1.0"),
+        (lambda: add_rms_norm(X, X, dropout=1.5), ValueError, "between 0 and 1, but got 1.5"),
         (lambda: head_rms_norm(X, torch.ones(3, 4)), RuntimeError, r"shape \(head_dim,\) or \(heads, head_dim\)"),
         (lambda: head_rms_norm(None), TypeError, r"head_rms_norm\(\): argument 'x' \(position 1\)"),
         (lambda: AddRMSNorm((3, 4)), ValueError, "over the last dimension alone"),

@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normlab.nn import checks
+from normlab.nn import functional as rows
 from normlab.nn.add_norm import autograd, operators, vectorised
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.formulas import accumulator
-from normlab.nn.functional import LEFT_TO_PYTORCH
 from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
-from normlab.nn.shapes import Parameter
+from normlab.nn.shapes import MemoryEfficient, Parameter
 
 
 def add_layer_norm(
@@ -37,7 +37,8 @@ def add_layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    memory_efficient: bool = False,
+    dropout: float = 0.0,
+    memory_efficient: MemoryEfficient = False,
 ) -> tuple[Tensor, Tensor]:
     """Return (output, new_residual): new_residual = x + residual, and output is its LayerNorm over the last dimension.
 
@@ -46,19 +47,22 @@ def add_layer_norm(
             dtype, and is rounded to it before it is normalised.
         weight, bias: (n,); each may be None. The output has their dtype, or without them the residual's.
         eps: added to the biased variance.
+        dropout: the probability of an element of x to be left out of the sum; the others are divided by 1 - dropout.
+            It is PyTorch's dropout, in a kernel of its own that runs first, so `torch.manual_seed` repeats it.
         memory_efficient: which tensor the backward keeps. False: new_residual, which nothing else keeps. True: the
             output, which a linear layer that follows keeps anyway; gradients are then wrong where a weight is small,
-            as in `normlab.nn.layer_norm`.
+            as in `normlab.nn.layer_norm`. "exact": the output and the columns of x̂ whose weight is small; then an
+            addition runs first, and the plain norm's exact mode follows.
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: PyTorch's errors for the same mistakes in its layer_norm.
-        ValueError: memory_efficient is not False or True.
+        ValueError: memory_efficient is none of the three; dropout is not between 0 and 1.
     """
     if has_torch_function_variadic(x, residual, weight, bias):
-        given = x, residual, weight, bias
-        return handle_torch_function(add_layer_norm, given, *given, eps, memory_efficient=memory_efficient)
+        given, options = (x, residual, weight, bias), _options(dropout, memory_efficient)
+        return handle_torch_function(add_layer_norm, given, *given, eps, **options)
     how = AddHow(eps, False, 0.0, memory_efficient)
-    return normalised(add_layer_norm, x, residual, weight, bias, how)
+    return normalised(add_layer_norm, x, residual, weight, bias, how, dropout)
 
 
 def add_rms_norm(
@@ -68,17 +72,18 @@ def add_rms_norm(
     eps: float = 1e-6,
     *,
     offset: float = 0.0,
-    memory_efficient: bool = False,
+    dropout: float = 0.0,
+    memory_efficient: MemoryEfficient = False,
 ) -> tuple[Tensor, Tensor]:
     """Return (output, new_residual) as `add_layer_norm`, with the RMSNorm in place of the LayerNorm.
 
-    offset: gamma is weight + offset. Gemma's norms have an offset of 1.
+    offset: gamma is weight + offset. Gemma's norms have an offset of 1. With an offset there is no "exact".
     """
     if has_torch_function_variadic(x, residual, weight):
-        given = x, residual, weight
-        return handle_torch_function(add_rms_norm, given, *given, eps, offset=offset, memory_efficient=memory_efficient)
+        given, options = (x, residual, weight), _options(dropout, memory_efficient)
+        return handle_torch_function(add_rms_norm, given, *given, eps, offset=offset, **options)
     how = AddHow(eps, True, offset, memory_efficient)
-    return normalised(add_rms_norm, x, residual, weight, None, how)
+    return normalised(add_rms_norm, x, residual, weight, None, how, dropout)
 
 
 def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
@@ -120,7 +125,13 @@ def offset_rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float)
 
 
 def normalised(
-    function: Callable[..., Any], x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow
+    function: Callable[..., Any],
+    x: Tensor,
+    residual: Parameter,
+    weight: Parameter,
+    bias: Parameter,
+    how: AddHow,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return (output, new_residual) that a public function or a module asks for; errors name the function.
 
@@ -128,12 +139,16 @@ def normalised(
     """
     if not torch.jit.is_tracing():  # a trace has tensors as sizes
         _check(function, x, residual, weight, bias, how)
+    if dropout:
+        x = torch.nn.functional.dropout(x, dropout)
     if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         weight, bias = _in_autocast_dtype(x, residual, weight, bias)
-    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH)
+    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in rows.LEFT_TO_PYTORCH)
     exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
     if left or exporting or transformed():
         return vectorised.composed(x, residual, weight, bias, how)
+    if how.memory_efficient == "exact":
+        return _exact(x, residual, weight, bias, how)
     if in_a_graph(x):
         return operators.apply(x, residual, weight, bias, how)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, residual, weight, bias)):
@@ -141,6 +156,19 @@ def normalised(
     else:
         output, new_residual, *_ = autograd.chosen(x).forward(x, residual, weight, bias, how)
     return output, x if residual is None else new_residual
+
+
+def _options(dropout: float, memory_efficient: MemoryEfficient) -> dict[str, Any]:
+    """Return the options for a `__torch_function__`, without a dropout of 0: a class may not know it."""
+    return {"memory_efficient": memory_efficient} | ({"dropout": dropout} if dropout else {})
+
+
+def _exact(x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow) -> tuple[Tensor, Tensor]:
+    """Return (output, new_residual) by an addition and the plain norm in its exact mode. Arguments are checked."""
+    new_residual, plain = vectorised.summed(x, residual), rows.rms_norm if how.rms else rows.layer_norm
+    options = rows.Options("exact", how.rms)
+    with torch.autocast(x.device.type, enabled=False):  # the parameters have its dtype already
+        return rows.norm(plain, new_residual, x.shape[-1:], weight, bias, how.eps, options), new_residual
 
 
 def _in_autocast_dtype(
@@ -163,8 +191,9 @@ def _check(
         raise checks.not_a_tensor(function, "x", x)
     if not isinstance(residual, Tensor) and (residual is not None or function is add_layer_norm):
         raise checks.not_a_tensor(function, "residual", residual)
-    if how.memory_efficient not in (False, True):
-        raise ValueError(f"memory_efficient must be False or True, got {how.memory_efficient!r}")
+    checks.check_mode(how.memory_efficient)
+    if how.memory_efficient == "exact" and how.offset:
+        raise ValueError(f'memory_efficient="exact" needs an offset of 0, got {how.offset!r}: use False or True')
     if type(how.offset) is not float and not isinstance(how.offset, Real):
         raise TypeError(f"{checks.argument(function, 'offset')} must be float, not {type(how.offset).__name__}")
     like = x if residual is None else residual

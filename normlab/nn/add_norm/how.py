@@ -6,16 +6,19 @@ import torch
 from torch import Tensor
 
 from normlab.nn.formulas import accumulator, to
-from normlab.nn.shapes import How, Parameter, Saved
+from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 
 
 class AddHow(NamedTuple):
-    """What a forward and its backward need beside tensors. offset: gamma is weight + offset."""
+    """What a forward and its backward need beside tensors. offset: gamma is weight + offset.
+
+    memory_efficient: "exact" goes no further than `functional`.
+    """
 
     eps: float
     rms: bool
     offset: float
-    memory_efficient: bool
+    memory_efficient: MemoryEfficient
 
     def plain(self, saved: Saved, dtype: torch.dtype) -> How:
         """Return the options of the plain norm behind it, whose grad_input has this dtype."""

@@ -27,6 +27,7 @@ def backward(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: A
     tensor, invvar, weight, bias, _, _, mean = saved
     if not tensor.shape[-1]:
         return vectorised.backward(grad_output, grad_residual, saved, how, dtype)
-    call = add_norm.AddNormBackward(grad_output, grad_residual, tensor, mean, invvar, weight, bias, *how, dtype)
+    options = how.eps, how.rms, how.offset, bool(how.memory_efficient), dtype
+    call = add_norm.AddNormBackward(grad_output, grad_residual, tensor, mean, invvar, weight, bias, *options)
     with world(tensor):
         return add_norm.backward(call)

@@ -8,6 +8,7 @@ from torch import Tensor
 from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm
 from normlab.nn.overrides import cannot_be_scripted
 from normlab.nn.private import parameter_of
+from normlab.nn.shapes import MemoryEfficient
 
 
 class AddLayerNorm(torch.nn.LayerNorm):
@@ -16,7 +17,7 @@ class AddLayerNorm(torch.nn.LayerNorm):
     Args:
         normalized_shape: the last dimension, an int.
         eps, elementwise_affine, bias, device, dtype: as for torch.nn.LayerNorm.
-        memory_efficient: False or True, as for `normlab.nn.add_layer_norm`.
+        dropout, memory_efficient: as for `normlab.nn.add_layer_norm`; dropout is 0 in evaluation.
     """
 
     __prepare_scriptable__ = cannot_be_scripted
@@ -28,17 +29,19 @@ class AddLayerNorm(torch.nn.LayerNorm):
         elementwise_affine: bool = True,
         bias: bool = True,
         *,
-        memory_efficient: bool = False,
+        dropout: float = 0.0,
+        memory_efficient: MemoryEfficient = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__(_one_dimension(normalized_shape), eps, elementwise_affine, bias, device, dtype)
-        self.memory_efficient = memory_efficient
+        self.dropout, self.memory_efficient = dropout, memory_efficient
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return (output, new_residual) of (*leading, n) each."""
         weight, bias = parameter_of(self, "weight"), parameter_of(self, "bias")
-        return add_layer_norm(x, residual, weight, bias, self.eps, memory_efficient=self.memory_efficient)
+        options: dict[str, Any] = {"dropout": self.dropout * self.training, "memory_efficient": self.memory_efficient}
+        return add_layer_norm(x, residual, weight, bias, self.eps, **options)
 
 
 class AddRMSNorm(torch.nn.RMSNorm):
@@ -48,7 +51,7 @@ class AddRMSNorm(torch.nn.RMSNorm):
         normalized_shape: the last dimension, an int.
         eps, elementwise_affine, device, dtype: as for torch.nn.RMSNorm.
         offset: gamma is weight + offset. The weight begins as 1 - offset.
-        memory_efficient: False or True, as for `normlab.nn.add_layer_norm`.
+        dropout, memory_efficient: as for `normlab.nn.add_layer_norm`; dropout is 0 in evaluation.
     """
 
     __prepare_scriptable__ = cannot_be_scripted
@@ -60,13 +63,14 @@ class AddRMSNorm(torch.nn.RMSNorm):
         elementwise_affine: bool = True,
         *,
         offset: float = 0.0,
-        memory_efficient: bool = False,
+        dropout: float = 0.0,
+        memory_efficient: MemoryEfficient = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
         super().__init__(_one_dimension(normalized_shape), eps, elementwise_affine, device, dtype)
-        self.memory_efficient = memory_efficient
+        self.dropout, self.memory_efficient = dropout, memory_efficient
 
     def reset_parameters(self) -> None:
         """Set gamma to 1: the weight to 1 - offset."""
@@ -76,7 +80,8 @@ class AddRMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return (output, new_residual) of (*leading, n) each."""
         weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
-        return add_rms_norm(x, residual, weight, eps, offset=self.offset, memory_efficient=self.memory_efficient)
+        options: dict[str, Any] = {"dropout": self.dropout * self.training, "memory_efficient": self.memory_efficient}
+        return add_rms_norm(x, residual, weight, eps, offset=self.offset, **options)
 
 
 class HeadRMSNorm(torch.nn.RMSNorm):
