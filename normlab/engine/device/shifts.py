@@ -17,8 +17,10 @@ from normlab.engine.device.asynchronous import GLOBAL, address
 from normlab.engine.device.caching import evict_last
 from normlab.engine.device.intrinsics import element_pointer, widen
 from normlab.engine.device.vectors import WORD, WORD_BYTES, neighbour, vector_element
-from normlab.sim import read_vector, register_twin
+from normlab.sim import read_vector, register_lanes, register_twin
+from normlab.sim.language.integers import INTEGER_CASTS
 from normlab.sim.machine.observed import plain_array, pointer
+from normlab.sim.vectorised import twins
 
 LONG = ir.IntType(64)
 
@@ -154,7 +156,7 @@ def _shift_of(array: Any, index: Any, width: int) -> Any:
     plain = plain_array(array)
     parts = index if isinstance(index, tuple) else (index,)
     first = pointer(plain) + sum(int(part) * stride for part, stride in zip(parts, plain.strides, strict=True))
-    return np.int32(first // plain.itemsize % width)
+    return INTEGER_CASTS["int32"](first // plain.itemsize % width)
 
 
 def _load_words_if(words: Any, at: int, line: Any, index: Any, wanted: Any, width: int) -> None:
@@ -180,3 +182,7 @@ register_twin(shift_of, _shift_of)
 register_twin(load_words_if, _load_words_if)
 register_twin(cut_into, _cut_into)
 register_twin(widen_into, _widen_into)
+register_lanes(_shift_of, twins.place_in_vector)
+register_lanes(_load_words_if, twins.words_if)
+register_lanes(_cut_into, twins.cut)
+register_lanes(_widen_into, twins.widen)

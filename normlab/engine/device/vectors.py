@@ -11,6 +11,7 @@ from normlab.engine.device.asynchronous import GLOBAL, address
 from normlab.engine.device.caching import evict_last
 from normlab.engine.device.intrinsics import convert, element_pointer, widen
 from normlab.sim import read_vector, read_vector_into, register_lanes, register_twin, write_vector, write_vector_from
+from normlab.sim.language.integers import INTEGER_CASTS
 from normlab.sim.vectorised import twins
 
 WORD, WORD_BYTES = ir.IntType(32), 4
@@ -259,8 +260,9 @@ def _load_vector(array: Any, index: Any, width: int) -> tuple:
 
 
 def _load_bits(array: Any, index: Any) -> Any:
-    value = np.asarray(array[index])
-    return value.view(f"u{value.itemsize}")[()]
+    value = np.array(array[index], array.dtype)
+    bits = value.view(f"u{value.itemsize}")
+    return INTEGER_CASTS[bits.dtype.name](bits.item())
 
 
 register_twin(load_bits, _load_bits)
@@ -270,4 +272,5 @@ register_twin(load_vector_evict_last, read_vector_into)
 register_twin(load_bits_into, read_vector_into)
 register_twin(store_vector_from, write_vector_from)
 register_twin(store_vector, write_vector)
+register_lanes(_load_bits, twins.bits_of_item)
 register_lanes(_load_vector, twins.wide_elements)

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.vectorised.accesses import apart, load_item, store_item
+from normlab.sim.vectorised.accesses import apart, load_item, place_of, store_item
+from normlab.sim.vectorised.arithmetic import truth
 from normlab.sim.vectorised.casts import to_scalar_type
 from normlab.sim.vectorised.frames import Frame
-from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.memory import Array, kind_of_elements
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Vector, kind_of
-from normlab.sim.vectorised.vectors import elements_from, flattened
+from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, element, kind_of, take
+from normlab.sim.vectorised.vectors import elements_from, flattened, not_negative
 
 
 def converted_to(frame: Frame, kind: type, value: Any) -> Any:
@@ -47,8 +48,86 @@ def in_type_of(frame: Frame, value: Any, array: Any) -> Any:
     return converted_to(frame, array.dtype.type, value)
 
 
+def rounded_to(frame: Frame, value: Any, array: Any) -> Any:
+    """Return a value rounded to an array's element type, as a float64 if this is one, else as a float32."""
+    narrow = in_type_of(frame, value, array)
+    return narrow if array.dtype == np.float64 else converted_to(frame, np.float32, narrow)
+
+
+def bits_of_item(frame: Frame, array: Any, index: Any) -> Any:
+    """Return the bits of `array[index]` as an unsigned integer."""
+    value = load_item(frame, array, index)
+    bits = as_value(numbers_of(value, 1, array.dtype).view(f"u{array.dtype.itemsize}"))
+    return bits if type(value) is Vector else element(bits.kind, bits.data, 0)
+
+
+def place_in_vector(frame: Frame, array: Any, index: Any, width: int) -> Any:
+    """Return how many elements `array[index]` lies behind the last multiple of `width` elements of the memory."""
+    if type(array) is not Array or array.store.space != "global":
+        raise NotVectorisedError("of the address of something other than global memory")
+    for part in index if type(index) is tuple else (index,):
+        not_negative(part)
+    first = array.store.data.__array_interface__["data"][0] // array.dtype.itemsize
+    place = place_of(frame, array, index)
+    shift = as_value(np.atleast_1d((place + first) % width).astype(np.int32))
+    return shift if isinstance(place, np.ndarray) else element(shift.kind, shift.data, 0)
+
+
+def words_if(frame: Frame, words: Any, at: int, line: Any, index: Any, wanted: Any, width: int) -> None:
+    """Load `width` elements as words of 32 bits into `words[at]`, … in the lanes where `wanted`, else zeros."""
+    places = np.flatnonzero(np.broadcast_to(truth(wanted, frame.width), frame.width))
+    elements = np.zeros((frame.width, width), line.dtype)
+    if len(places):
+        found = elements_from(frame.child(places), take(line, places), take(index, places), width)
+        for position, value in enumerate(found):
+            elements[places, position] = numbers_of(value, len(places), line.dtype)
+    for position, word in enumerate(elements.view(np.int32).T):
+        store_item(frame, words, at + position, as_value(word))
+
+
+def cut(frame: Frame, target: Any, start: int, words: Any, at: int, shift: Any, width: int, like: Any) -> None:
+    """Write `width` of the elements that words hold, from number `shift` on, to `target[start]`, …."""
+    shifts = numbers_of(shift, frame.width, np.dtype(np.int64))
+    count = (2 if shifts.any() else 1) * width * like.dtype.itemsize // 4
+    held = [numbers_of(load_item(frame, words, at + place), frame.width, np.dtype(np.int32)) for place in range(count)]
+    elements = np.stack(held, 1).view(like.dtype)
+    for position in range(width):
+        store_item(frame, target, start + position, as_value(elements[np.arange(frame.width), shifts + position]))
+
+
+def widen(frame: Frame, target: Any, start: int, words: Any, at: int, width: int, like: Any) -> None:
+    """Write the `width` elements that words hold to `target[start]`, …."""
+    cut(frame, target, start, words, at, 0, width, like)
+
+
+def as_value(data: np.ndarray) -> Vector:
+    """Return numbers, one for each lane, as a value of the type that a load of them has."""
+    kind = kind_of_elements(data.dtype)
+    return Vector(kind, data.astype(HOLDERS[kind]))
+
+
+def numbers_of(value: Any, width: int, dtype: np.dtype) -> np.ndarray:
+    """Return a value's numbers in a dtype, `width` of them if the lanes have one in common."""
+    if type(value) is Mixed:
+        raise NotVectorisedError("the lanes have numbers of several types")
+    return value.data.astype(dtype) if type(value) is Vector else np.full(width, value, dtype)
+
+
 def nothing(frame: Frame) -> None:
     """Do nothing."""
 
 
-__all__ = ["flattened", "in_type_of", "nothing", "store_item", "wide_elements", "wide_item"]
+__all__ = [
+    "bits_of_item",
+    "cut",
+    "flattened",
+    "in_type_of",
+    "nothing",
+    "place_in_vector",
+    "rounded_to",
+    "store_item",
+    "wide_elements",
+    "wide_item",
+    "widen",
+    "words_if",
+]

@@ -31,7 +31,7 @@ def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
     if len(parts) != len(array.shape) or any(type(part) is slice for part in parts):
         raise NotVectorisedError("of a vector access with an index of other dimensions")
     for part, extent in zip(parts, array.shape, strict=True):
-        _not_negative(part)
+        not_negative(part)
         inside(part, extent)
     last = parts[-1]
     most = int(last.data.max()) if type(last) is Vector else int(last)
@@ -44,7 +44,8 @@ def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
     return [first + position * array.strides[-1] for position in range(width)]
 
 
-def _not_negative(part: Any) -> None:
+def not_negative(part: Any) -> None:
+    """Raise NotVectorisedError for an index that is negative in a lane."""
     if (type(part) is Vector and int(part.data.min()) < 0) or (type(part) is not Vector and int(part) < 0):
         raise NotVectorisedError("a vector access has a negative index")
 
@@ -133,4 +134,4 @@ register_lanes(read_vector_into, elements_into)
 register_lanes(write_vector, elements_to)
 register_lanes(write_vector_from, elements_out_of)
 
-__all__ = ["elements_from", "elements_into", "elements_out_of", "elements_to", "flattened"]
+__all__ = ["elements_from", "elements_into", "elements_out_of", "elements_to", "flattened", "not_negative"]

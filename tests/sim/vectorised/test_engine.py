@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
+from normlab.engine import cut_into, flat, load_bits, load_words_if, rounded, shift_of, widen_into
 from normlab.sim import SimulationError, simulate
 from normlab.sim.machine.launch import FEWEST_THREADS
 from normlab.sim.vectorised import engine
@@ -374,3 +375,35 @@ def test_variables_have_the_types_that_the_compiler_tells():
     simulate(kernel, engine="vectorised")[2, 32](x, 5, unchecked)
     assert results[0].tobytes() == results[1].tobytes()
     assert results[0].tobytes() != unchecked.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_engines_words_bits_and_shifts_are_run_in_all_lanes(dtype):
+    width = 16 // np.dtype(dtype).itemsize
+
+    @cuda.jit
+    def cut_out(x, out, bits, plain):
+        words = cuda.local.array(8, int32)
+        values = cuda.local.array(8, float32)
+        i = cuda.grid(1)
+        line = flat(x)
+        first = i * 5
+        shift = shift_of(line, first, width)
+        begin = first - shift
+        load_words_if(words, 0, line, begin, i < 30, width)
+        load_words_if(words, 4, line, begin + width, i % 3 > 0, width)
+        cut_into(values, 0, words, 0, shift, width, line)
+        for k in range(width):
+            out[i, k] = rounded(values[k] * values[0], line)
+        widen_into(values, 0, words, 4, width, line)
+        for k in range(width):
+            plain[i, k] = values[k]
+        bits[i] = load_bits(line, first)
+
+    x = np.random.default_rng(0).normal(size=(8, 64)).astype(dtype)
+    out, plain = (np.zeros((64, width), np.float32) for _ in range(2))
+    bits = np.zeros(64, f"u{np.dtype(dtype).itemsize}")
+    (said, first), (_, second) = outcomes(cut_out, 2, 32, x, out, bits, plain)
+    assert said == VECTORISED
+    assert first == second
+    assert np.frombuffer(first[1], np.float32).any()
