@@ -276,8 +276,9 @@ print("largest difference of the two norms:", f"{np.abs(normalised(unrounded) - 
 # A change of s reaches L in two ways. One way goes through y. Tutorial 7 has derived it: with g_i = dy_i γ_i and x̂ = s r, it
 # is r (g_j − x̂_j mean(g x̂)). The other way goes past the norm, because s itself goes on. The chain rule adds up both:
 #
-# $$ \frac{\partial L}{\partial s_j} = \underbrace{r \left( g_j - \hat x_j\, \overline{g \hat x} \right)}_{\text{through the norm}}
-# + \underbrace{ds_j}_{\text{past the norm}} $$
+# $$ \frac{\partial L}{\partial s_j} = r \left( g_j - \hat x_j\, \overline{g \hat x} \right) + ds_j $$
+#
+# The first term is the part *through* the norm, the second the part *past* it.
 #
 # And x and the residual? If x_j or residual_j moves by h, then s_j moves by h. So the gradient of x is the gradient of s,
 # and so is the gradient of the residual: one array for both. The addition has nothing to compute, and needs nothing saved.
@@ -586,8 +587,8 @@ for name, pair in (
 # begins at w = 0. So `memory_efficient=True` is safer for Gemma's norms than for those of tutorial 9.
 #
 # For heads, keeping the output saves nothing. The next step of the model turns queries and keys by an angle that depends on the
-# position, and attention keeps the turned ones. So nothing else keeps the norm's output. `head_rms_norm` keeps its input instead,
-# and that is a view of an array, not a copy.
+# position, and attention keeps the turned ones. So nothing else keeps the norm's output. `head_rms_norm` keeps its input instead:
+# the view, not a copy. (A view keeps the whole array in memory. Here that is qkv, whose values attention keeps anyway.)
 #
 # ## Here
 

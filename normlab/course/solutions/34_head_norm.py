@@ -4,7 +4,7 @@ Attention compares queries and keys, each cut into heads. Several models normali
 queries first, and Gemma's norms scale by 1 + w, so that a weight of 0 leaves the head as it is.
 
 One matrix product has made queries, keys and values of all tokens. A token's row of `fused` holds its
-queries first, head after head, then what is not yours. In NumPy:
+queries first, head after head, then keys and values. In NumPy:
 
     tokens, heads, columns = output.shape
     x = fused[:, : heads * columns].reshape(tokens, heads, columns)
