@@ -308,5 +308,5 @@ course.check(floats_of_rms_norm, "floats_of_rms_norm")
 # ```
 # </details>
 #
-# Back to the beginning: [1. Threads, warps, blocks](01_threads.ipynb). Or read `normlab/distributed/rows.py`, which is this
+# Next: [17. What a transformer block really asks of a norm](17_block.ipynb). Or read `normlab/distributed/rows.py`, which is this
 # notebook for PyTorch.

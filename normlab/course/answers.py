@@ -24,6 +24,9 @@ QUESTIONS = {
     "sectors_by_columns": Question(frozenset({9216}), "trace the launch as the tutorial does, with a.T.copy().T for a"),
     "tall_warp": Question(frozenset({12}), "replace the step's ways by a plan with the new tiling, and trace it"),
     "floats_of_rms_norm": Question(frozenset({2}), "which sum does each pass need, if no mean is subtracted?"),
+    "matrices_spared": Question(
+        frozenset({6}), "how many less does a pair move forward, how many backward, and how many pairs are there?"
+    ),
     "kept_columns": Question(frozenset({0}), "which of the two conditions does γ = 1, β = 0 meet?"),
 }
 

@@ -75,12 +75,21 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One input. Arrays named in `want` or `scratch` are filled with NaN, and count as unwritten for the sanitizer."""
+    """One input. Arrays named in `want` or `scratch` are filled with NaN, and count as unwritten for the sanitizer.
+
+    `in_place`: those in `want` that are inputs, too. They keep their values, and a kernel writes its results over them.
+    """
 
     launches: list[Launch]
     arrays: dict[str, np.ndarray]
     want: dict[str, Answer]
     scratch: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+
+    @property
+    def fresh(self) -> list[str]:
+        """Return the names of the arrays that hold nothing before the launches."""
+        return [name for name in (*self.want, *self.scratch) if name not in self.in_place]
 
 
 @dataclass(frozen=True)

@@ -182,8 +182,7 @@ def _unwritten(failure: Failure, source: Source) -> Failure:
 
 def on_input(failure: Failure, drawn: Drawn, case: Case, source: Source) -> Failure:
     """Return a failure with its input and the kernel's printed output added."""
-    results = {*case.want, *case.scratch}
-    inputs = [(name, array) for name, array in case.arrays.items() if name not in results and array.size <= SHOWN]
+    inputs = [(name, array) for name, array in case.arrays.items() if name not in case.fresh and array.size <= SHOWN]
     lines = [f"  {line}" for line in failure.printed.splitlines()[:PRINTED]]
     return failure.explained(
         f"smallest failing input found: {drawn}",

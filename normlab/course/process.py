@@ -183,11 +183,10 @@ class Solution:
         ("tree", "banks" or "sectors") and its form ("png" or "svg"), or None. more: further arguments of the watch,
         such as the `array` and the `index` whose "writer" is wanted.
         """
-        fresh = [*case.want, *case.scratch]
-        arrays = {name: _poisoned(array) if name in fresh else array for name, array in case.arrays.items()}
+        arrays = {name: _poisoned(array) if name in case.fresh else array for name, array in case.arrays.items()}
         header = {
             "watch": watch,
-            "fresh": fresh,
+            "fresh": case.fresh,
             "arrays": wire.described(arrays),
             "launches": [[one.kernel, _grid(one), one.block, _arguments(one)] for one in case.launches],
         }

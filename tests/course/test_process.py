@@ -43,6 +43,17 @@ def test_results_reach_the_kernel_poisoned():
         assert np.isnan(solution.run(CASE, "sanitize").arrays["y"]).all()
 
 
+def test_an_array_in_place_is_an_input_that_a_kernel_may_overwrite():
+    source = KERNEL.format("x[i] = x[i] + 1")
+    in_place = replace(CASE, want=CASE.want | {"x": Answer(np.arange(1, 33), 0.0)}, in_place=("x",))
+    assert in_place.fresh == ["y"]
+    with Solution(source, FILE) as solution:
+        run = solution.run(in_place, "sanitize")
+    assert run.observed["findings"] == []  # reading x is no read of an array without contents
+    assert (run.arrays["x"] == np.arange(1, 33)).all()
+    assert (CASE.arrays["x"] == np.arange(32)).all()
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "says"),
     [

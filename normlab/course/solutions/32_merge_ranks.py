@@ -15,7 +15,7 @@ Checked: right for any numbers of ranks and rows, means far from 0 included; eac
 
 To write: about 9 lines.
 
-Tutorial: normlab tutorials 16. This is the last exercise.
+Tutorial: normlab tutorials 16. Next: exercise 33, add_norm.
 """
 
 from normlab.engine import cuda, float32
