@@ -26,9 +26,9 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 ENGINES = ("auto", "vectorised", "scheduler")
 FEWEST_THREADS = 12  # of a launch that is worth running all threads at once
-# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, whether to insist, the
-# observer → None if the engine has run the launch, else why it has not.
-FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, bool, Observer | None], str | None]
+# The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, the blocks of a cluster,
+# whether to insist, the observer → None if the engine has run the launch, else why it has not.
+FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, int, bool, Observer | None], str | None]
 first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
 
@@ -222,7 +222,8 @@ class Launch:
         why_not = self._not_worth_trying(first)
         if why_not is None:
             cuda, body = self._rewritten()
-            why_not = first_engines[0](body, adopted, cuda, function, first == "vectorised", observer)
+            insist = first == "vectorised"
+            why_not = first_engines[0](body, adopted, cuda, function, self.cluster, insist, observer)
             if why_not is None:
                 return None
         if first == "vectorised":
@@ -263,8 +264,6 @@ class Launch:
             return "it was asked for"
         if self._schedule != "forward":
             return f"the schedule is {self._schedule!r}"
-        if self.cluster > 1:
-            return "the launch has clusters"
         threads = prod((*self.grid, *self.block))
         return f"the launch has {threads} threads" if threads < FEWEST_THREADS and engine == "auto" else None
 

@@ -10,7 +10,7 @@ How to read the files:
   compute with them, in the types of the scheduler's scalars (language/).
 - `frames`: which lanes run, how an `if` divides them and how they come back. `statements` and `expressions` turn the
   syntax tree into functions of a frame, `running` runs kernel and device functions.
-- `grids`: the meetings of all blocks, which then run in one chunk.
+- `grids`: the meetings of all blocks, which then run in one chunk; `clusters`: those of clusters and of teams of warps.
 - `memory`: global, shared and local arrays; `accesses`, `vectors`, `copies` and `atomics` load, store and update.
   `warps` answers shuffles and votes, `calls` says what a call means, `twins` helps an engine's intrinsics.
 - `machine`: a chunk of blocks and the meetings of its threads. `races` proves that the order of threads does not
@@ -20,11 +20,11 @@ How to read the files:
 What it promises: a launch that it runs to the end leaves the memory that the scheduler would leave, bit for bit, except
 for the sign and payload of a NaN. Everything else is undone and left to the scheduler: errors, races, lanes that wait
 at different places, an order of atomics that decides, and whatever has no rule here (records, complex numbers,
-clusters, team barriers, activemask, polling loops, `print`).
+activemask, polling loops, `print`).
 """
 
 from normlab.sim.machine.launch import first_engines
-from normlab.sim.vectorised import copies, grids, vectors
+from normlab.sim.vectorised import clusters, copies, grids, vectors
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.engine import attempt
 from normlab.sim.vectorised.refusal import NotVectorisedError
@@ -32,4 +32,4 @@ from normlab.sim.vectorised.refusal import NotVectorisedError
 if attempt not in first_engines:
     first_engines.append(attempt)
 
-__all__ = ["NotVectorisedError", "attempt", "copies", "grids", "register_lanes", "vectors"]
+__all__ = ["NotVectorisedError", "attempt", "clusters", "copies", "grids", "register_lanes", "vectors"]

@@ -28,7 +28,7 @@ class Learnt:
         """Know nothing of the kernel with this code yet."""
         self.code = code  # keeps its id
         self.recorded: set = set()  # keys of the arrays whose loads must be recorded
-        self.alone = False  # whether blocks run one at a time
+        self.alone = False  # whether blocks, or clusters, run one at a time
         self.whole = False  # whether all blocks run at once, because they meet
         self.refusals, self.skipped, self.why = 0, 0, ""
 
@@ -48,28 +48,32 @@ def attempt(
     arguments: list,
     cuda: Any,
     original: FunctionType,
+    cluster: int = 1,
     insist: bool = False,
     observer: Observer | None = None,
 ) -> str | None:
     """Run a launch; return None, or why the scheduler must run it, with all arrays as they were.
 
-    `body`: the rewritten kernel; `original`: its own function. `insist`: try even a kernel that has failed before.
+    `body`: the rewritten kernel; `original`: its own function. `cluster`: blocks in a cluster. `insist`: try even a
+    kernel that has failed before.
     `observer`: is told of all accesses, by its `lanes`.
     """
     learnt = _learnt.setdefault(id(original.__code__), Learnt(original.__code__))
     if not insist and learnt.skips():
         return learnt.why
-    why = _attempts(body, arguments, cuda, learnt, observer)
+    why = _attempts(body, arguments, cuda, cluster, learnt, observer)
     learnt.refusals = 0 if why is None else learnt.refusals + 1
     learnt.why = f"as before, {why}"
     return why
 
 
-def _attempts(body: FunctionType, arguments: list, cuda: Any, learnt: Learnt, observer: Observer | None) -> str | None:
+def _attempts(
+    body: FunctionType, arguments: list, cuda: Any, cluster: int, learnt: Learnt, observer: Observer | None
+) -> str | None:
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
             watch = None if observer is None else observer.lanes(cuda)
-            launch = Launched(cuda, cuda.gridDim, cuda.blockDim, learnt.recorded, watch)
+            launch = Launched(cuda, cluster, learnt.recorded, watch)
             try:
                 _run_chunks(launch, body, arguments, learnt)
                 return None
@@ -78,7 +82,7 @@ def _attempts(body: FunctionType, arguments: list, cuda: Any, learnt: Learnt, ob
                 learnt.whole |= isinstance(restart, WholeGridError)
             except OrderError as refusal:
                 launch.restore()
-                if learnt.alone or learnt.whole or launch.blocks == 1 or launch.threads < FEWEST:
+                if learnt.alone or learnt.whole or launch.blocks == cluster or launch.threads < FEWEST:
                     learnt.alone = False
                     return _reason(body, refusal)
                 learnt.alone = True
@@ -103,7 +107,8 @@ STRICT = False  # for tests: an unforeseen error comes out
 
 def _run_chunks(launch: Launched, body: FunctionType, arguments: list, learnt: Learnt) -> None:
     """Run the blocks of a launch, some at a time."""
-    together = 1 if learnt.alone else max(1, LANES // launch.threads)
+    lanes = launch.threads * launch.cluster
+    together = launch.cluster * (1 if learnt.alone else max(1, LANES // lanes))
     if learnt.whole and launch.fits_one_chunk:
         together = launch.blocks
     names = prepared(body).parameters

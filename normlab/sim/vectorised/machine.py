@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.machine.threads import WARP_SIZE, Dim3
+from normlab.sim.machine.threads import WARP_SIZE
 from normlab.sim.protocols import LaneObserver
 from normlab.sim.vectorised import atomics
 from normlab.sim.vectorised.frames import Frame, Lanes
@@ -26,12 +26,14 @@ MOST_THREADS = 1 << 18  # of a grid whose blocks all run together, because they 
 class Launched:
     """What all chunks of a launch share: its extents, and the arrays of the host that the kernel has met."""
 
-    def __init__(self, cuda: Any, grid: Dim3, block: Dim3, recorded: set, watch: LaneObserver | None):
+    def __init__(self, cuda: Any, cluster: int, recorded: set, watch: LaneObserver | None):
         """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows.
 
-        `watch`: is told of every access and every meeting.
+        `cluster`: so many blocks, neighbours along x, make a cluster. `watch`: is told of every access and every
+        meeting.
         """
-        self.cuda, self.grid, self.block, self.recorded, self.watch = cuda, grid, block, recorded, watch
+        self.cuda, self.cluster, self.recorded, self.watch = cuda, cluster, recorded, watch
+        grid, block = self.grid, self.block = cuda.gridDim, cuda.blockDim
         self.told = 0  # events that `watch` was told of
         self.threads, self.blocks = block.x * block.y * block.z, grid.x * grid.y * grid.z
         self.arrays: dict[tuple, Array] = {}
@@ -99,6 +101,11 @@ class Machine:
         self.all_lanes = Lanes(self, ids)
         self.alive, self.alive_count = np.ones(self.size, np.bool_), self.size
         self.rounds = Rounds(self)
+        self.partial = launch.cluster > 1  # whether blocks wait in part, so that the scheduler's order is another
+        self.team_of: np.ndarray | None = None  # since the block's last barrier: the team of each lane, or -1
+        self.arrived: np.ndarray | None = None  # the lanes that have arrived at their cluster's barrier (clusters.py)
+        self.stored_remotely = False  # whether a lane has stored into another block, in the chunk
+        self.remote: np.ndarray | None = None  # the lanes that have reached into another block since they arrived
         self.atomics = self.logged = 0
         self.pending: list[atomics.Pending] = []
         self.ordered = False
@@ -115,7 +122,7 @@ class Machine:
                 self.record(array.store)
 
     def special(self, name: Any) -> Any:
-        """Return what each lane has by its place: "threadIdx.x", "blockIdx.y", "laneid", ("block", 256), ("lane", n).
+        """Return what each lane has by its place: "threadIdx.x", "laneid", "clusterrank", ("block", 256), ("lane", n).
 
         ("block", n): n times the number of its block in the chunk; ("lane", n): its number in the chunk.
         """
@@ -123,6 +130,8 @@ class Machine:
             return self._uniform_or(
                 self.block_of.astype(np.int64) * name[1] if name[0] == "block" else np.arange(self.size)
             )
+        if name == "clusterrank":
+            return self._uniform_or(self._block % self.launch.cluster, self.launch.cluster)
         if name == "laneid":
             return self._uniform_or(self.lanes_in_warp)
         what, axis = name.split(".")
@@ -198,36 +207,53 @@ class Machine:
 
     def returned(self, ids: np.ndarray) -> None:
         """Note that threads have returned from the kernel: no meeting waits for them."""
+        for lanes in (self.arrived, self.remote):
+            if lanes is not None and lanes[ids].any():
+                raise NotVectorisedError("a thread ends while its cluster may need its block, or it another block")
         self.alive[ids] = False
         self.alive_count -= len(ids)
 
     def barrier(self, frame: Frame) -> None:
         """Let the lanes meet at their blocks' barriers; raises NotVectorisedError unless all live threads are here."""
         lanes = frame.lanes
-        if lanes.width != self.alive_count:
-            here = np.bincount(self.block_of[lanes.ids], minlength=self.blocks)
-            alive = np.bincount(self.block_of[self.alive], minlength=self.blocks)
-            if ((here != 0) & (here != alive)).any():
-                raise NotVectorisedError("only some threads of a block come to a barrier together")
+        self.all_of(self.block_of, lanes, "only some threads of a block come to a barrier together")
         if self.launch.watch is not None:
             self.launch.watch.barrier(frame)
             self.launch.told += 1
         self.rounds.barrier(lanes.ids)
         self.meet("block", lanes.ids)
 
+    def all_of(self, owners: np.ndarray, lanes: Lanes, otherwise: str) -> None:
+        """Raise NotVectorisedError(otherwise) unless lanes come with all other live threads of their owners."""
+        if lanes.width != self.alive_count:
+            here = np.bincount(owners[lanes.ids], minlength=self.warp_count)
+            alive = np.bincount(owners[self.alive], minlength=self.warp_count)
+            if ((here != 0) & (here != alive)).any():
+                raise NotVectorisedError(otherwise)
+
+    @property
+    def teams_or_warps(self) -> np.ndarray:
+        """Return an owner for each lane: its team, or the warp of a lane that has met no team."""
+        if self.team_of is None:
+            return self.warps
+        return np.where(self.team_of < 0, self.team_of.max() + 1 + self.warps, self.team_of)
+
     def meet(self, level: str, ids: np.ndarray) -> None:
-        """End what a meeting of whole warps, or of whole blocks, ends."""
+        """End what a meeting of whole warps, teams, blocks or clusters ends."""
         met = None
         if len(ids) != self.alive_count:
             if self.pending:
                 raise NotVectorisedError("float sums wait while only some blocks meet")
             # Threads that have returned meet, too: all others wait for none of them.
-            owners = self.warps if level == "warp" else self.block_of
-            units = np.zeros(self.warp_count if level == "warp" else self.blocks, np.bool_)
+            owners = self.warps if level in ("warp", "team") else self.block_of
+            units = np.zeros(self.warp_count, np.bool_)
             units[owners[ids]] = True
             met = units[owners]
         for accesses in self._recorded:
             accesses.meet(level, met)
+        if level in ("block", "cluster") and self.team_of is not None:
+            self.team_of[slice(None) if met is None else met] = -1
+        level = "block" if level == "cluster" else level
         if level == "block" and self.pending:
             # Sums in global memory wait for the other blocks of the chunk, too.
             alone = self.blocks == 1
@@ -258,6 +284,7 @@ class Machine:
 
     def finish(self) -> None:
         """End the chunk."""
+        self.returned(np.flatnonzero(self.alive))
         self._compare_blocks()
         if self.ordered and self.atomics >= atomics.TURN:
             raise OrderError("so many atomic operations make the scheduler's threads take turns")

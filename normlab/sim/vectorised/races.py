@@ -6,8 +6,14 @@ another one writes. So each store keeps a log of its accesses, and `Accesses.mee
 when threads meet:
 
 - between two meetings of any kind, an element belongs to one thread;
-- between two barriers of a block, to one warp: a shuffle or a `syncwarp` orders the lanes of a warp and no others;
-- in a whole chunk of blocks, an element of global memory belongs to one block.
+- between two meetings of a team or barriers of a block, to one warp: a shuffle or a `syncwarp` orders the lanes of a
+  warp and no others;
+- between two barriers of a block, to one team: a `team_sync` orders the threads that meet there;
+- between two barriers of a cluster, to one block;
+- in a whole chunk of blocks, an element of global memory belongs to one cluster, or block in a launch without clusters.
+
+What a thread does between its arrival at the cluster's barrier and its wait there is ordered neither by this meeting
+nor by the next one. So it is compared with both.
 
 Several threads may write the same number to one element. Atomic operations of one kind do not depend on their order
 (atomics.py says which); between them and a plain access the rules above hold. A conflict makes the engine give up, and
@@ -25,6 +31,7 @@ from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 
 NOBODY, MANY = -1, -2
 MOST_LOGGED = 1 << 24  # places in all logs together
+LEVELS = "warp", "team", "block", "cluster"  # who meets; a thread meets itself at every statement
 
 
 class Log:
@@ -44,6 +51,11 @@ class Log:
         self.writes += other.writes
         self.atomics += other.atomics
 
+    @property
+    def empty(self) -> bool:
+        """Whether there are no accesses."""
+        return not (self.reads or self.writes or self.atomics)
+
     def split(self, met: np.ndarray) -> tuple["Log", "Log"]:
         """Return the accesses of the lanes that `met` is true for, and those of the others."""
         parts = Log(), Log()
@@ -56,6 +68,11 @@ class Log:
                         kept = extra[chosen] if isinstance(extra, np.ndarray) and extra.ndim else extra
                         getattr(part, name).append((ids[chosen], places[chosen], kept))
         return parts
+
+
+def _parted(log: Log, met: np.ndarray | None) -> tuple[Log, Log]:
+    """Return the accesses of the lanes that have met, and those of the others. met: None for all lanes."""
+    return (log, Log()) if met is None else log.split(met)
 
 
 def joined(records: list[tuple], owners: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +97,10 @@ class Accesses:
     def __init__(self, machine: Any, data: np.ndarray, everywhere: bool):
         """Watch `data`; `everywhere`: all blocks reach it."""
         self.machine, self.data, self.everywhere = machine, data, everywhere
-        self.segment, self.interval, self.chunk = Log(), Log(), Log()
+        # One log for each of LEVELS: of accesses since threads met at that level, which the levels below have compared.
+        # `late`: of threads that have arrived at their cluster's barrier, and not yet waited there.
+        self.logs, self.late = ([Log() for _ in LEVELS] for _ in range(2))
+        self.chunk = Log()
         self.unit = 16  # bytes; counts for dynamic shared memory alone
         self._marks: np.ndarray | None = None
 
@@ -92,40 +112,64 @@ class Accesses:
     def read(self, lanes: Any, places: Any) -> None:
         """Record a load."""
         self._count(lanes)
-        self.segment.reads.append((lanes.ids, places, None))
+        self._note("reads", lanes.ids, places, None)
         if self.machine.pending:
             self.machine.forbid_pending(self, places)
 
     def written(self, lanes: Any, places: Any, numbers: Any) -> None:
         """Record a store of `numbers`, in the dtype of the memory."""
         self._count(lanes)
-        self.segment.writes.append((lanes.ids, places, numbers))
+        self._note("writes", lanes.ids, places, numbers)
         if self.machine.pending:
             self.machine.forbid_pending(self, places)
 
     def updated(self, lanes: Any, places: Any, kind: str) -> None:
         """Record an atomic of a kind; raises OrderError if its order to an earlier one matters."""
         self._count(lanes)
-        earlier = [*self.segment.atomics, *self.interval.atomics, *self.chunk.atomics]
+        earlier = [record for log in self._all_logs() for record in log.atomics]
         others = [record for record in earlier if record[2] != kind or kind == "ordered"]
         if others and np.isin(places, joined(others, None)[0]).any():
             raise OrderError("the order of different atomic operations on one element matters")
-        self.segment.atomics.append((lanes.ids, places, kind))
+        self._note("atomics", lanes.ids, places, kind)
+
+    def _note(self, what: str, ids: np.ndarray, places: Any, extra: Any) -> None:
+        log = Log()
+        getattr(log, what).append((ids, places, extra))
+        arrived = self.machine.arrived
+        if arrived is not None and arrived[ids].any():
+            late, log = log.split(arrived)
+            self.late[0].extend(late)
+        self.logs[0].extend(log)
 
     def meet(self, level: str, met: np.ndarray | None) -> None:
-        """End what a meeting ends: "warp" or "block". `met`: a bool for each lane of the chunk; None: all lanes."""
-        compare = self.compare
-        compare(self.segment, None)
-        done, self.segment = (self.segment, Log()) if met is None else self.segment.split(met)
-        if level == "warp":
-            self.interval.extend(done)
+        """End what a meeting ends, at one of LEVELS. `met`: a bool for each lane of the chunk; None: all lanes."""
+        machine, top = self.machine, LEVELS.index(level)
+        owners = None, machine.warps, machine.teams_or_warps if top > 1 else None, machine.block_of
+        # What is late is compared with what the next phase brings, too, as if it came after the wait.
+        again = [_parted(log, met)[0] for log in self.late] if level == "cluster" else []
+        done, late = Log(), Log()
+        for place in range(top + 1):
+            if place and self.logs[place].empty and self.late[place].empty:
+                continue  # what a lower level has compared belongs to one owner here, too
+            self.logs[place].extend(done)
+            self.late[place].extend(late)
+            everything = self.logs[place]
+            if not self.late[place].empty:
+                everything = Log()
+                everything.extend(self.logs[place])
+                everything.extend(self.late[place])
+            self.compare(everything, owners[place])
+            done, self.logs[place] = _parted(self.logs[place], met)
+            late, self.late[place] = _parted(self.late[place], met)
+        if level != "cluster" and (level != "block" or machine.launch.cluster > 1):
+            self.logs[top + 1].extend(done)
+            self.late[top + 1].extend(late)
             return
-        if self.interval.writes or self.interval.atomics or self.interval.reads:
-            self.interval.extend(done)
-            compare(self.interval, self.machine.warps)
-            done, self.interval = (self.interval, Log()) if met is None else self.interval.split(met)
+        for log, more in zip(self.logs, again, strict=False):
+            log.extend(more)
         if self.everywhere:
             self.chunk.extend(done)
+            self.chunk.extend(late)
 
     @property
     def whole(self) -> "Accesses":
@@ -141,14 +185,18 @@ class Accesses:
 
     def logged(self) -> int:
         """Return how many places the logs hold."""
-        logs = (self.segment, self.interval, self.chunk)
-        return sum(len(one[0]) for log in logs for records in (log.reads, log.writes, log.atomics) for one in records)
+        records = [log.reads + log.writes + log.atomics for log in self._all_logs()]
+        return sum(len(one[0]) for found in records for one in found)
+
+    def _all_logs(self) -> list[Log]:
+        return [*self.logs, *self.late, self.chunk]
 
     def finish(self) -> None:
-        """Compare blocks with each other at the end of a chunk, and forget everything."""
-        self.meet("block", None)
-        if self.machine.blocks > 1 and self.everywhere:
-            self.compare(self.chunk, self.machine.block_of)
+        """Compare clusters, or blocks, with each other at the end of a chunk, and forget everything."""
+        machine = self.machine
+        self.meet("cluster" if machine.launch.cluster > 1 else "block", None)
+        if machine.blocks > machine.launch.cluster and self.everywhere:
+            self.compare(self.chunk, machine.block_of // machine.launch.cluster)
         self.chunk = Log()
 
     def compare(self, log: Log, owners: np.ndarray | None) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.vectorised.refusal import NotVectorisedError
+
 Moment = tuple[Any, Any]  # barriers passed and round of some lanes: an int for all of them, or an array
 
 
@@ -48,7 +50,9 @@ class Rounds:
         return np.full(self._machine.size, numbers) if isinstance(numbers, int) else numbers
 
     def of(self, ids: np.ndarray) -> Moment:
-        """Return where lanes stand now."""
+        """Return where lanes stand now. Raises NotVectorisedError where the scheduler runs blocks in turns."""
+        if self._machine.partial:
+            raise NotVectorisedError("of atomics whose order decides, in clusters or teams")
         barriers, rounds = (
             numbers if isinstance(numbers, int) else numbers[ids] for numbers in (self._barriers, self._rounds)
         )

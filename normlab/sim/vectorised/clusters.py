@@ -1,0 +1,136 @@
+"""Let the threads of a cluster, or of a team of warps, meet; reach into the shared memory of other blocks.
+
+All blocks of a cluster run in one chunk, and their shared arrays lie side by side, so another block's element is so
+many arrays further on. The functions are those of machine/clusters.py and machine/teams.py. Whatever these refuse, and
+an arrival or a wait to which only some threads of a cluster come, is left to the scheduler.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from normlab.sim.machine import clusters, teams
+from normlab.sim.machine.threads import WARP_SIZE
+from normlab.sim.vectorised.accesses import inside, load, place_of
+from normlab.sim.vectorised.accesses import store as store_at
+from normlab.sim.vectorised.calls import register_lanes
+from normlab.sim.vectorised.frames import Frame
+from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.values import Mixed
+
+UNTOLD = "of barriers of clusters and teams, of which an observer is told by the scheduler"
+
+
+def rank(frame: Frame) -> Any:
+    """Return the number of each lane's block in its cluster."""
+    return frame.lanes.special("clusterrank")
+
+
+def arrive(frame: Frame) -> None:
+    """Let the lanes arrive at their clusters' barriers."""
+    machine, ids = frame.lanes.machine, frame.lanes.ids
+    _whole_clusters(frame)
+    if machine.arrived is None:
+        machine.arrived = np.zeros(machine.size, np.bool_)
+    if machine.arrived[ids].any():
+        raise NotVectorisedError("threads arrive at a cluster's barrier a second time")
+    machine.arrived[ids] = True
+    if machine.remote is not None:
+        machine.remote[ids] = False
+
+
+def arrive_shared(frame: Frame) -> None:
+    """Let the lanes arrive, if none has stored into another block."""
+    if frame.lanes.machine.stored_remotely:
+        raise NotVectorisedError("cluster_arrive_shared comes after a store to another block")
+    arrive(frame)
+
+
+def wait(frame: Frame) -> None:
+    """Let the lanes wait at their clusters' barriers, at which all have arrived."""
+    machine, ids = frame.lanes.machine, frame.lanes.ids
+    _whole_clusters(frame)
+    if machine.arrived is None or not machine.arrived[ids].all():
+        raise NotVectorisedError("threads wait at a cluster's barrier at which they have not arrived")
+    machine.meet("cluster", ids)
+    machine.arrived[ids] = False
+
+
+def sync(frame: Frame) -> None:
+    """Let the lanes arrive and wait."""
+    arrive(frame)
+    wait(frame)
+
+
+def load_from(frame: Frame, array: Any, index: Any, owner: Any) -> Any:
+    """Return `array[index]` of the copy of a shared array that block `owner` of each lane's cluster has."""
+    return load(frame, array, _place_in(frame, array, index, owner))
+
+
+def store_to(frame: Frame, array: Any, index: Any, value: Any, owner: Any) -> None:
+    """Do `array[index] = value` on the copy of a shared array that block `owner` of each lane's cluster has."""
+    frame.lanes.machine.stored_remotely = True
+    store_at(frame, array, _place_in(frame, array, index, owner), value)
+
+
+def _place_in(frame: Frame, array: Any, index: Any, owner: Any) -> Any:
+    """Return the places of elements in the memory of other blocks, and note that the lanes reach there."""
+    machine = frame.lanes.machine
+    if type(array) is not Array or array.store.space != "shared" or type(index) is Mixed or type(owner) is Mixed:
+        raise NotVectorisedError("of an access to something other than another block's shared memory")
+    if machine.launch.watch is not None:
+        raise NotVectorisedError(UNTOLD)
+    if machine.remote is None:
+        machine.remote = np.zeros(machine.size, np.bool_)
+    machine.remote[frame.lanes.ids] = True
+    if np.any(np.less(getattr(owner, "data", owner), 0)):
+        raise NotVectorisedError("there is no such block in the cluster")
+    other = inside(owner, machine.launch.cluster)
+    blocks = machine.block_of[frame.lanes.ids].astype(np.int64)
+    first = blocks - blocks % machine.launch.cluster
+    return place_of(frame, array, index, based=False) + (first + other) * array.base[1]
+
+
+def team_sync(frame: Frame, number: Any, threads: Any) -> None:
+    """Let the lanes meet at their blocks' barriers `number`, to each of which `threads` of them come."""
+    machine, ids = frame.lanes.machine, frame.lanes.ids
+    if machine.launch.watch is not None:
+        raise NotVectorisedError(UNTOLD)
+    if Mixed in (type(number), type(threads)) or np.any(np.remainder(getattr(threads, "data", threads), WARP_SIZE)):
+        raise NotVectorisedError("of a barrier of teams whose size it does not know")
+    barriers = np.broadcast_to(getattr(number, "data", number), len(ids))
+    if barriers.min() < 1 or barriers.max() > teams.LAST:
+        raise NotVectorisedError("there is no such barrier")
+    team = machine.block_of[ids].astype(np.int32) * (teams.LAST + 1) + barriers.astype(np.int32)
+    _, places, counts = np.unique(team, return_inverse=True, return_counts=True)
+    if (counts[places] != getattr(threads, "data", threads)).any():
+        raise NotVectorisedError("only some threads of a team come to its barrier together")
+    machine.all_of(machine.warps, frame.lanes, "only some threads of a warp come to a team's barrier")
+    if machine.team_of is None:
+        machine.team_of = np.full(machine.size, -1, np.int32)
+    known = machine.team_of[ids]
+    if ((known >= 0) & (known != team)).any():
+        raise NotVectorisedError("of threads that belong to several teams between two barriers of their block")
+    machine.team_of[ids] = team
+    machine.partial = True
+    machine.meet("team", ids)
+
+
+def _whole_clusters(frame: Frame) -> None:
+    """Raise NotVectorisedError unless all live threads of the clusters are here."""
+    machine = frame.lanes.machine
+    if machine.launch.watch is not None:
+        raise NotVectorisedError(UNTOLD)
+    cluster_of = machine.block_of // machine.launch.cluster
+    machine.all_of(cluster_of, frame.lanes, "only some threads of a cluster come to its barrier together")
+
+
+register_lanes(clusters.cluster_rank, rank)
+register_lanes(clusters.cluster_sync, sync)
+register_lanes(clusters.cluster_arrive, arrive)
+register_lanes(clusters.cluster_arrive_shared, arrive_shared)
+register_lanes(clusters.cluster_wait, wait)
+register_lanes(clusters.load_from_block, load_from)
+register_lanes(clusters.store_to_block, store_to)
+register_lanes(teams.team_sync, team_sync)
