@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 UP, DOWN, ZERO = "ru", "rd", "rz"
@@ -16,7 +17,7 @@ UP, DOWN, ZERO = "ru", "rd", "rz"
 
 def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     """Return the number of type `kind` next to `exact`, which is not 0, in a direction."""
-    largest, sign = np.finfo(kind).max, 1 if exact > 0 else -1
+    largest, sign = ml_dtypes.finfo(kind).max, 1 if exact > 0 else -1
     upwards = direction == UP or (direction == ZERO and exact < 0)
     if abs(exact) > Fraction(float(largest)):
         beyond = kind(np.inf) if upwards == (exact > 0) else largest

@@ -156,9 +156,9 @@ class Rewriter:
             return IndexByName(self._cuda, name)
         home = cuda_path(module) or ""
         found: Any = self._cuda
-        # numba-cuda defines fp16's functions in this module, under the names of CUDA's header such as __hadd.
-        if home == "_internal.cuda_fp16":
-            found, name = self._cuda.fp16, name.removeprefix("__")
+        # numba-cuda defines these functions under the names of CUDA's headers, such as __hadd.
+        if home in ("_internal.cuda_fp16", "_internal.cuda_bf16"):
+            found, name = getattr(self._cuda, home[-4:]), name.removeprefix("__")
         elif home in ("cg", "fp16", "libdevice"):
             found = getattr(self._cuda, home)
         for part in name.split("."):

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, fma, popc
+from normlab.sim.language.half import BF16, FP16
 from normlab.sim.language.integers import TYPES
-from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.language.vector_types import VECTOR_TYPES
 from normlab.sim.machine.atomics import Atomics
 from normlab.sim.machine.memory import ConstantMemory, LocalMemory, SharedMemory
@@ -73,7 +74,7 @@ class Cuda(WarpOperations):
         self.local = LocalMemory(self)
         self.const = ConstantMemory()
         self.atomic = Atomics(self)
-        self.libdevice, self.fp16 = LIBDEVICE, FP16
+        self.libdevice, self.fp16, self.bf16 = LIBDEVICE, FP16, BF16
         self.cg = Namespace("cuda.cg", {"this_grid": partial(GridGroup, self)})
         self.types = Namespace("cuda.types", TYPES)
 
