@@ -8,16 +8,17 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.numba_host import declare, dispatcher_of, is_type, type_of
+from normlab.run.numba_host import declare, dispatcher_of, driver_error, is_type, type_of
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
+from normlab.sim.language.rewrite import names_of
 from normlab.sim.language.variables import Types
 
 FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
@@ -55,9 +56,23 @@ class Overload:
         )
         return resident * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
 
+    @property
+    def cooperative(self) -> bool:
+        """Return whether the kernel, or a function that it calls, uses the group of the grid's threads."""
+        return any("this_grid" in names_of(function.__code__) for function in _reached(self.function, []))
+
     def __getattr__(self, name: str) -> Any:
         """Raise an error that names the missing attribute."""
         raise _missing(name)
+
+
+def _reached(function: Any, found: list[Any]) -> list[Any]:
+    """Return `function` and the device functions that it calls, found so far and further on."""
+    if isinstance(function, FunctionType) and function not in found:
+        found.append(function)
+        for name in names_of(function.__code__):
+            _reached(getattr(function.__globals__.get(name), "py_func", None), found)
+    return found
 
 
 def _missing(name: str) -> Exception:
@@ -127,6 +142,8 @@ class Kernel:
 
     def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> "Configured":
         """Return the kernel with this launch configuration."""
+        if self.targetoptions["device"]:
+            raise RuntimeError(f"Cannot compile a device function as a kernel: {self.py_func.__name__!r} is one")
         return Configured(self, griddim, blockdim, stream, sharedmem)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
@@ -182,11 +199,20 @@ class Kernel:
         else:
             signature = Signature(tuple(map(type_of, values)), None)
         overload = self.compile(signature.arguments)
+        self._check_bounds(configuration[1])
         self.launcher.launch(
             Launch(self.source, overload.function, configuration, values, transfer.fresh, overload.types)
         )
         for come_back in (*transfer.back, *back):
             come_back()
+
+    def _check_bounds(self, blockdim: Any) -> None:
+        """Raise the driver's error for a block with more threads than `launch_bounds` allows."""
+        bounds = self.targetoptions.get("launch_bounds")
+        most = bounds[0] if isinstance(bounds, tuple) and bounds else bounds
+        threads = math.prod(blockdim) if isinstance(blockdim, tuple) else int(blockdim)
+        if most and threads > most:
+            raise driver_error("INVALID_VALUE", f"a block has {threads} threads, and launch_bounds allows {most}")
 
     @staticmethod
     def _prepared(extension: Any, value: Any, stream: Any, back: list[Callable[[], None]]) -> Any:

@@ -59,7 +59,7 @@ class Launcher:
         with self._lock, compiling():
             told = check_types(function, types, options)
         if isinstance(told, CompilerError):
-            raise RefusedError(str(told), told.line) from None
+            raise RefusedError(str(told), told.line, told.words) from None
         return told
 
     def launch(self, launch: Launch) -> None:

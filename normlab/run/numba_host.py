@@ -43,7 +43,14 @@ _typing_errors = tuple({TypingError, numba.core.errors.TypingError})  # one clas
 
 
 class RefusedError(CompilerError, *_typing_errors):  # type: ignore[misc]
-    """A kernel that Numba does not compile: also Numba's own kind of error, for programs that catch that."""
+    """A kernel that Numba does not compile: also Numba's own kind of error, with its words, for programs that read it.
+
+    An error that the program does not catch shows the sentence alone (`program.py`).
+    """
+
+    def __str__(self) -> str:
+        """Return the sentence, then Numba's words."""
+        return "\n\n".join(filter(None, (*map(str, self.args), self.words)))
 
 
 # A traceback names the documented class.
@@ -61,6 +68,7 @@ __all__ = [
     "declare",
     "dispatcher_of",
     "driver",
+    "driver_error",
     "is_signature",
     "is_type",
     "kernel_allocations",
@@ -160,6 +168,15 @@ def kernel_allocations() -> dict[str, Any]:
         return {}
     names = ("ensure_allocated", "ensure_initialized", "memsys_enable_stats", "memsys_disable_stats")
     return {**dict.fromkeys(names), "get_allocation_stats": nrt._nrt_mstats(0, 0, 0, 0)}
+
+
+def driver_error(name: str, reason: str) -> Exception:
+    """Return the error of a launch that the driver refuses, under the driver's name for it."""
+    try:
+        from cuda.core._utils.cuda_utils import CUDAError
+    except ImportError:  # Numba's own, older numba.cuda launches without cuda.core
+        return driver.CudaAPIError(0, f"CUDA_ERROR_{name}: {reason}")
+    return CUDAError(f"CUDA_ERROR_{name}: {reason}")
 
 
 def ufunc_makers(name: str) -> list[Any]:

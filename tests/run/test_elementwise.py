@@ -115,10 +115,19 @@ def test_guvectorize_checks_shapes_and_types(cuda, matvec):
         matvec(a[0], a[0])
     with pytest.raises(TypeError, match=r"accepts 2 positional arguments .* Got 1"):
         matvec(a)
+    with pytest.raises(TypeError, match=r"or 3 positional arguments .* Got 4 positional arguments"):
+        matvec(a, a[0], a[0], a[0])
+    with pytest.raises(ValueError, match="'out' as both positional and keyword"):
+        matvec(a, a[0], a[0], out=a[0])
     with pytest.raises(TypeError, match="no matching signature for int8, int8"):
         matvec(a.astype(np.int8), a[0].astype(np.int8))
     with pytest.raises(TypeError, match="a device array cannot be cast"):
         matvec(cuda.to_device(a.astype(np.float64)), a[0])
+    for options, words in (({"nopython": False}, "nopython flag must be True"), ({"quick": 1}, "supported: 'quick'")):
+        with pytest.raises(TypeError, match=words):
+            numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(n)", target="cuda", **options)(lambda a, b: None)
+    with pytest.raises(TypeError, match="specifies int32 return type"):
+        numba.guvectorize(["int32(int32[:], int32[:])"], "(n)->(n)", target="cuda")(lambda a, b: None)
     with pytest.raises(NameError, match="undefined output symbols: k"):
         numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(k)", target="cuda")(lambda a, b: None)
     with pytest.raises(ValueError, match="a layout looks like"):

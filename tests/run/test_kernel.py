@@ -1,5 +1,6 @@
 """`cuda.jit`: its forms, its options, how a launch moves arguments, and what a kernel object offers."""
 
+import enum
 import pickle
 from collections import namedtuple
 
@@ -115,7 +116,7 @@ def test_arguments_that_no_kernel_takes_are_named(cuda):
         kernel[1]
     with pytest.raises(ValueError, match="at most 1024"):
         kernel[1, 1025]
-    with pytest.raises(TypeError, match="device function"):
+    with pytest.raises(RuntimeError, match="device function"):
         cuda.jit(device=True)(lambda x: x)[1, 1](np.zeros(1))
 
 
@@ -299,8 +300,55 @@ def test_a_refused_kernel_raises_numba_s_kind_of_error_too(cuda):
         x[0] = undefined_name  # noqa: F821
 
     for kind in (numba.core.errors.TypingError, CompilerError):
-        with pytest.raises(kind, match=r"^kernel 'wrong' does not compile for a GPU: the name undefined_name"):
+        with pytest.raises(kind, match=r"^kernel 'wrong' does not compile for a GPU: the name undefined_name") as told:
             wrong[1, 1](np.zeros(1))
+        assert "NameError: name 'undefined_name' is not defined" in str(told.value)  # Numba's own words
+
+
+def test_limits_of_a_kernel_are_checked(cuda):
+    bounded = cuda.jit(lambda: None, launch_bounds=(128, 2))
+    bounded[1, 128]()
+    bounded[1, (32, 2, 2)]()
+    for block in (129, (32, 5)):
+        with pytest.raises(Exception, match=r"CUDA_ERROR_INVALID_VALUE: a block has 1.. threads, and"):
+            bounded[1, block]()
+    with pytest.raises(ValueError, match="Got 4 launch bounds"):
+        cuda.jit(launch_bounds=(1, 2, 3, 4))
+    for carveout, words in ((-2, "must be between -1 and 100"), ("MaxL2", "Invalid carveout value: MaxL2")):
+        with pytest.raises(ValueError, match=words):
+            cuda.jit(shared_memory_carveout=carveout)
+    cuda.jit(shared_memory_carveout="MaxL1")
+
+
+@numba.cuda.jit(device=True)
+def all_waiting():
+    numba.cuda.cg.this_grid().sync()
+
+
+def test_a_kernel_knows_whether_it_is_cooperative(cuda):
+    kernel = cuda.jit(lambda: all_waiting())
+    alone = cuda.jit(lambda: None)
+    for each in (kernel, alone):
+        each[1, 1]()
+    assert [each.overloads[()].cooperative for each in (kernel, alone)] == [True, False]
+
+
+class Colour(enum.Enum):
+    red, green = 1, 2
+
+
+def test_a_kernel_compares_members_of_an_enum(cuda):
+    @cuda.jit
+    def compare(a, b, out):
+        i = cuda.grid(1)
+        if a == b and a is b:
+            out[i] = 1 if a != Colour.red else 2
+
+    for threads in (1, 32):  # one of each engine
+        for a, b, expected in ((Colour.red, Colour.red, 2), (Colour.red, Colour.green, 0), (Colour.green,) * 2 + (1,)):
+            out = np.zeros(threads)
+            compare[1, threads](a, b, out)
+            assert (out == expected).all()
 
 
 def test_a_kernel_is_specialised_once_for_values_or_types(cuda):
@@ -326,6 +374,16 @@ def test_a_c_pointer_takes_an_address(cuda):
     device = cuda.to_device(np.arange(10, dtype=np.uint8))
     add_one[1, 32](device[4:].__cuda_array_interface__["data"][0], 3)
     assert device.copy_to_host().tolist() == [0, 1, 2, 3, 5, 6, 7, 7, 8, 9]
+
+    support = pytest.importorskip("numba.cuda.np.numpy_support", reason="this numba.cuda makes no array of a pointer")
+    carray, farray = support.carray, support.farray
+
+    @cuda.jit(numba.void(numba.types.CPointer(numba.uint8)))
+    def edges(x):
+        carray(x, (2, 4))[0, 3] = farray(x, (2, 4))[1, 3]
+
+    edges[1, 1](device.__cuda_array_interface__["data"][0])
+    assert device.copy_to_host().tolist() == [0, 1, 2, 7, 5, 6, 7, 7, 8, 9]
 
 
 def test_named_tuples_keep_their_names_under_the_check(cuda):

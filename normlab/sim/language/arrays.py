@@ -6,6 +6,7 @@ Every argument, and every array that a kernel names from outside, enters the ker
 """
 
 import sys
+from enum import Enum
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,7 @@ import numpy as np
 
 from normlab.sim.language.integers import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
 
-SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16)
+SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16, Enum)
 
 
 class WrappingArray(np.ndarray):
@@ -71,9 +72,7 @@ def adopt(value: Any) -> Any:
         if value.dtype.kind in "biufcmM" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
             return as_kernel_array(value)
         raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
-    if value is None or isinstance(
-        value, (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16)
-    ):
+    if value is None or isinstance(value, SCALARS):
         return adopt_scalar(value)
     kind = type(value).__name__
     # CuPy and Numba's device arrays: reading them here would need a driver, and the copy should be the caller's choice.

@@ -4,12 +4,14 @@ There is one object per launch. `threadIdx` and `current` (the running thread) a
 sets before it lets a thread run; everything else finds its thread through `current`.
 """
 
+import math
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from normlab.sim.language.arrays import shape_of
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.language.half import BF16, FP16
 from normlab.sim.language.integers import TYPES
@@ -163,6 +165,14 @@ class Cuda(WarpOperations):
     def selp(self, condition: Any, if_true: Any, if_false: Any) -> Any:
         """Return `if_true` or `if_false`."""
         return if_true if condition else if_false
+
+    def carray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
+        """Return the elements behind a C pointer as an array; Numba wants its dtype, and no other."""
+        return pointer[: math.prod(shape_of(shape))].reshape(shape)
+
+    def farray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
+        """Return the elements behind a C pointer as an array in Fortran order."""
+        return self.carray(pointer, shape_of(shape)[::-1]).T
 
     def ldca(self, array: np.ndarray, index: Any) -> Any:
         """Load `array[index]`; a cache hint changes no value."""
