@@ -14,7 +14,16 @@ from typing import Any
 from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.numba_host import declare, dispatcher_of, driver_error, is_type, type_of
+from normlab.run.numba_host import (
+    cuda,
+    declare,
+    dispatcher_of,
+    driver_error,
+    is_type,
+    pickled,
+    type_of,
+    unpickled,
+)
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
@@ -126,9 +135,11 @@ class Kernel:
         """Bind as a method, as Numba's dispatcher does."""
         return self if instance is None else MethodType(self, instance)
 
-    def __reduce__(self) -> str:
-        """Pickle by name, for other processes."""
-        return self.py_func.__qualname__
+    def __reduce__(self) -> Any:
+        """Pickle by name, for other processes; one that a function made has no name there, and goes with its code."""
+        if "<locals>" not in self.py_func.__qualname__:
+            return self.py_func.__qualname__
+        return made_again, (pickled(self.py_func), [tuple(each) for each in self._signatures], self.targetoptions)
 
     def __repr__(self) -> str:
         """Return a text like Numba's, with this package's name."""
@@ -206,11 +217,11 @@ class Kernel:
         for come_back in (*transfer.back, *back):
             come_back()
 
-    def _check_bounds(self, blockdim: Any) -> None:
+    def _check_bounds(self, blockdim: tuple[int, ...]) -> None:
         """Raise the driver's error for a block with more threads than `launch_bounds` allows."""
         bounds = self.targetoptions.get("launch_bounds")
         most = bounds[0] if isinstance(bounds, tuple) and bounds else bounds
-        threads = math.prod(blockdim) if isinstance(blockdim, tuple) else int(blockdim)
+        threads = math.prod(blockdim)
         if most and threads > most:
             raise driver_error("INVALID_VALUE", f"a block has {threads} threads, and launch_bounds allows {most}")
 
@@ -224,19 +235,22 @@ class Kernel:
         return extension.prepare_args(kind, value, stream=stream, retr=back)[1]
 
 
+def made_again(function: bytes, signatures: list[tuple], options: dict[str, Any]) -> Any:
+    """Return a pickled kernel, as this process's `cuda.jit` makes it."""
+    declared = [arguments if result is None else result(*arguments) for arguments, result in signatures]
+    return cuda.jit(declared or None, **options)(unpickled(function))
+
+
 class Configured:
     """A kernel with its launch configuration; calling it is the launch."""
 
     def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int):
         """Check the configuration, and raise the errors that `simulate` raises."""
-        self.kernel, self.griddim, self.blockdim, self.stream, self.sharedmem = (
-            kernel,
-            tuple(griddim) if isinstance(griddim, list) else griddim,
-            tuple(blockdim) if isinstance(blockdim, list) else blockdim,
-            stream,
-            sharedmem,
-        )
-        simulate(kernel)[self._configuration]
+        grid = tuple(griddim) if isinstance(griddim, list) else griddim
+        block = tuple(blockdim) if isinstance(blockdim, list) else blockdim
+        launch = simulate(kernel)[grid, block, stream, sharedmem]
+        self.griddim, self.blockdim = tuple(launch.grid), tuple(launch.block)
+        self.kernel, self.stream, self.sharedmem = kernel, stream, sharedmem
 
     @property
     def _configuration(self) -> tuple:

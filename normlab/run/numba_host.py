@@ -26,12 +26,13 @@ except ImportError:  # numba's own, older numba.cuda
     nrt = None
 
 try:
-    from numba.cuda import config, types
+    from numba.cuda import cloudpickle, config, types
     from numba.cuda.core import sigutils
     from numba.cuda.core.errors import TypingError
     from numba.cuda.np.numpy_support import as_dtype, from_dtype
     from numba.cuda.np.ufunc import decorators as cuda_ufunc_decorators
 except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
+    from numba import cloudpickle
     from numba.core import config, sigutils, types
     from numba.core.errors import TypingError
     from numba.np.numpy_support import as_dtype, from_dtype
@@ -75,18 +76,21 @@ __all__ = [
     "load_compiler",
     "normalised",
     "nrt",
+    "pickled",
     "pointee",
     "reduction",
     "result_type",
     "scalar_dtype",
     "type_of",
     "ufunc_makers",
+    "unpickled",
 ]
 
 if not hasattr(driver, "_logger"):  # Numba makes it when its driver starts, which it never does here
     driver._logger = driver.make_logger()
 
 is_signature = sigutils.is_signature
+pickled, unpickled = cloudpickle.dumps, cloudpickle.loads
 
 
 def normalised(signature: Any) -> tuple[tuple, Any]:

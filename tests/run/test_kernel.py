@@ -253,6 +253,21 @@ def test_a_kernel_is_pickled_by_name(cuda, monkeypatch):
     assert pickle.loads(pickle.dumps(kernel)) is kernel
 
 
+def test_a_kernel_of_a_function_is_pickled_with_its_code(cuda):
+    one = cuda.jit("int64(int64)", device=True)(lambda x: x + 1)
+    for decorate in (cuda.jit, cuda.jit("void(int64[:])", launch_bounds=4)):
+
+        @decorate
+        def kernel(x):
+            x[0] = one(4)
+
+        x = np.zeros(1, np.int64)
+        again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(kernel[1, 2]))))
+        again(x)
+        assert (x[0], again.griddim, again.blockdim) == (5, (1, 1, 1), (2, 1, 1))
+        assert again.kernel.signatures == kernel.signatures or decorate is cuda.jit
+
+
 def test_numba_is_itself_again_afterwards(cuda):
     from numba.cuda import jit
 
