@@ -1,17 +1,18 @@
 """Replace `cuda.jit`, in all its forms, with a decorator that makes simulated kernels."""
 
+import warnings
 from types import FunctionType
 from typing import Any
 
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
+from normlab.run.numba_host import OPTIONS, InvalidConfigWarning
 from normlab.run.signatures import Signature, casts, signatures_of
 from normlab.sim import register_twin
 
-OPTIONS = {
-    *("abi", "abi_info", "boundscheck", "cache", "debug", "extensions", "fastmath", "forceinline", "inline"),
-    *("launch_bounds", "lineinfo", "link", "lto", "max_registers", "nopython", "opt", "shared_memory_carveout"),
-}
+DEBUG_AND_OPT = (  # Numba's words
+    "debug=True with opt=True is not supported by CUDA. This may result in a crash - set debug=False or opt=False."
+)
 
 
 def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
@@ -27,6 +28,8 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
     for option in ("link", "boundscheck"):
         if options.get(option):
             raise NotImplementedError(f"cuda.jit({option}=…): normlab run interprets kernels and cannot do that")
+    if options.get("debug") and options.get("opt", True):
+        warnings.warn(InvalidConfigWarning(DEBUG_AND_OPT), stacklevel=2)
     bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
     if isinstance(bounds, tuple) and len(bounds) > 3:
         raise ValueError(f"Got {len(bounds)} launch bounds: there are threads, blocks and blocks per cluster")

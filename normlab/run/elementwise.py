@@ -5,6 +5,7 @@ launches one kernel, in which every thread calls the function for its own elemen
 """
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,6 +87,8 @@ class Vectorize(Builder):
     def __init__(self, func: Any, identity: Any = None, cache: bool = False, targetoptions: Any = None):
         """Build for `func`."""
         super().__init__(func, targetoptions, cache)
+        if "nopython" in (targetoptions or {}):
+            warnings.warn("nopython kwarg for cuda target is redundant", RuntimeWarning, stacklevel=2)
         self.kernels: dict[tuple[np.dtype, ...], tuple[np.dtype, Kernel]] = {}
 
     def add(self, sig: Any) -> None:

@@ -33,6 +33,7 @@ from normlab.sim.language.variables import Types
 FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
 WARP = ATTRIBUTES["WARP_SIZE"]
 NOT_COMPILED = {
+    *("inspect_cubin", "inspect_mlir", "inspect_ptx"),
     *("inspect_asm", "inspect_cfg", "inspect_disasm_cfg", "inspect_llvm", "inspect_lto_ptx", "inspect_sass"),
     *("inspect_sass_cfg", "inspect_types", "get_const_mem_size", "get_local_mem_per_thread"),
     *("get_max_threads_per_block", "get_regs_per_thread", "get_shared_mem_per_block", "get_metadata"),
@@ -109,8 +110,9 @@ class Kernel:
         self.specializations: dict[tuple, Kernel] = {}
         self._dispatcher: Any = None
         parameters = inspect.signature(function).parameters
+        several = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters.values())
         for signature in signatures:
-            if len(signature.arguments) != len(parameters):
+            if len(signature.arguments) != len(parameters) and not several:
                 raise TypeError(
                     f"the signature of {function.__name__!r} has {len(signature.arguments)} arguments "
                     f"({', '.join(map(str, signature.arguments))}), the function {len(parameters)}"
@@ -146,16 +148,20 @@ class Kernel:
         return f"<normlab.run Kernel({self.py_func!r})>"
 
     def __getitem__(self, configuration: Any) -> "Configured":
-        """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
-        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
-            raise ValueError("must specify at least the griddim and blockdim, and at most a stream and shared memory")
+        """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes[, cluster]]]`."""
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 5:
+            raise ValueError(
+                "must specify at least the griddim and blockdim, and at most a stream, shared memory and a cluster"
+            )
         return self.configure(*configuration)
 
-    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> "Configured":
-        """Return the kernel with this launch configuration."""
+    def configure(
+        self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int | None = 0, cluster: Any = None
+    ) -> "Configured":
+        """Return the kernel with this launch configuration; the cluster is numba-cuda-mlir's, along x."""
         if self.targetoptions["device"]:
             raise RuntimeError(f"Cannot compile a device function as a kernel: {self.py_func.__name__!r} is one")
-        return Configured(self, griddim, blockdim, stream, sharedmem)
+        return Configured(self, griddim, blockdim, stream, sharedmem or 0, cluster)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
         """Return a launch of at least `ntasks` threads in blocks of `tpb` (0: chosen here)."""
@@ -197,7 +203,7 @@ class Kernel:
         """Return the argument types of every specialisation, declared or launched."""
         return list(self.overloads)
 
-    def launch(self, configuration: tuple, arguments: tuple) -> None:
+    def launch(self, configuration: tuple, cluster: int, arguments: tuple) -> None:
         """Move the arguments to the device, run the launch, and copy the results back."""
         name = self.py_func.__name__
         back: list[Callable[[], None]] = []
@@ -212,7 +218,7 @@ class Kernel:
         overload = self.compile(signature.arguments)
         self._check_bounds(configuration[1])
         self.launcher.launch(
-            Launch(self.source, overload.function, configuration, values, transfer.fresh, overload.types)
+            Launch(self.source, overload.function, configuration, cluster, values, transfer.fresh, overload.types)
         )
         for come_back in (*transfer.back, *back):
             come_back()
@@ -244,12 +250,15 @@ def made_again(function: bytes, signatures: list[tuple], options: dict[str, Any]
 class Configured:
     """A kernel with its launch configuration; calling it is the launch."""
 
-    def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int):
+    def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int, cluster: Any = None):
         """Check the configuration, and raise the errors that `simulate` raises."""
+        across, *rest = cluster if isinstance(cluster, tuple) else (cluster or 1,)
+        if any(extent != 1 for extent in rest):
+            raise NotImplementedError(f"a cluster lies along x in normlab's simulator, not like {cluster}")
         grid = tuple(griddim) if isinstance(griddim, list) else griddim
         block = tuple(blockdim) if isinstance(blockdim, list) else blockdim
-        launch = simulate(kernel)[grid, block, stream, sharedmem]
-        self.griddim, self.blockdim = tuple(launch.grid), tuple(launch.block)
+        launch = simulate(kernel, cluster=across)[grid, block, stream, sharedmem]
+        self.griddim, self.blockdim, self.cluster = tuple(launch.grid), tuple(launch.block), across
         self.kernel, self.stream, self.sharedmem = kernel, stream, sharedmem
 
     @property
@@ -258,4 +267,4 @@ class Configured:
 
     def __call__(self, *args: Any) -> None:
         """Launch the kernel with this configuration."""
-        self.kernel.launch(self._configuration, args)
+        self.kernel.launch(self._configuration, self.cluster, args)

@@ -16,8 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from normlab import engine
-from normlab.engine.launching import worlds
 from normlab.run import allocate, device, driver, elementwise, interface, memory, numba_host, rowwise
 from normlab.run.decorator import jit
 from normlab.run.kernel import Kernel
@@ -136,8 +134,9 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         numba_host.load_compiler()
     with ExitStack() as stack:
         alter = lambda target, name, value: stack.enter_context(mock.patch.object(target, name, value))  # noqa: E731
-        for name, value in face.items():
-            stack.enter_context(mock.patch.object(cuda, name, value, create=True))
+        for target in numba_host.FACES:
+            for name, value in face.items():
+                stack.enter_context(mock.patch.object(target, name, value, create=True))
         for path in ELSEWHERE:
             module = sys.modules.get(f"{cuda.__name__}.{path}")
             for name, value in face.items():
@@ -156,8 +155,12 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             "is_cuda_ndarray": allocate.is_cuda_ndarray,
         }.items():
             alter(arrays, name, value)
-        for where in (engine, worlds):  # for a program that also calls normlab itself
-            alter(where, "gpu_available", lambda: False)
+        if numba_host.HAS_NUMBA:  # for a program that also calls normlab itself
+            from normlab import engine
+            from normlab.engine.launching import worlds
+
+            for where in (engine, worlds):
+                alter(where, "gpu_available", lambda: False)
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(numba_host.driver, "Stream", device.Stream)
         alter(numba_host.driver, "Event", device.Event)

@@ -1,6 +1,5 @@
 """`cuda.jit`: its forms, its options, how a launch moves arguments, and what a kernel object offers."""
 
-import enum
 import pickle
 from collections import namedtuple
 
@@ -253,21 +252,6 @@ def test_a_kernel_is_pickled_by_name(cuda, monkeypatch):
     assert pickle.loads(pickle.dumps(kernel)) is kernel
 
 
-def test_a_kernel_of_a_function_is_pickled_with_its_code(cuda):
-    one = cuda.jit("int64(int64)", device=True)(lambda x: x + 1)
-    for decorate in (cuda.jit, cuda.jit("void(int64[:])", launch_bounds=4)):
-
-        @decorate
-        def kernel(x):
-            x[0] = one(4)
-
-        x = np.zeros(1, np.int64)
-        again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(kernel[1, 2]))))
-        again(x)
-        assert (x[0], again.griddim, again.blockdim) == (5, (1, 1, 1), (2, 1, 1))
-        assert again.kernel.signatures == kernel.signatures or decorate is cuda.jit
-
-
 def test_numba_is_itself_again_afterwards(cuda):
     from numba.cuda import jit
 
@@ -318,52 +302,6 @@ def test_a_refused_kernel_raises_numba_s_kind_of_error_too(cuda):
         with pytest.raises(kind, match=r"^kernel 'wrong' does not compile for a GPU: the name undefined_name") as told:
             wrong[1, 1](np.zeros(1))
         assert "NameError: name 'undefined_name' is not defined" in str(told.value)  # Numba's own words
-
-
-def test_limits_of_a_kernel_are_checked(cuda):
-    bounded = cuda.jit(lambda: None, launch_bounds=(128, 2))
-    bounded[1, 128]()
-    bounded[1, (32, 2, 2)]()
-    for block in (129, (32, 5)):
-        with pytest.raises(Exception, match=r"CUDA_ERROR_INVALID_VALUE: a block has 1.. threads, and"):
-            bounded[1, block]()
-    with pytest.raises(ValueError, match="Got 4 launch bounds"):
-        cuda.jit(launch_bounds=(1, 2, 3, 4))
-    for carveout, words in ((-2, "must be between -1 and 100"), ("MaxL2", "Invalid carveout value: MaxL2")):
-        with pytest.raises(ValueError, match=words):
-            cuda.jit(shared_memory_carveout=carveout)
-    cuda.jit(shared_memory_carveout="MaxL1")
-
-
-@numba.cuda.jit(device=True)
-def all_waiting():
-    numba.cuda.cg.this_grid().sync()
-
-
-def test_a_kernel_knows_whether_it_is_cooperative(cuda):
-    kernel = cuda.jit(lambda: all_waiting())
-    alone = cuda.jit(lambda: None)
-    for each in (kernel, alone):
-        each[1, 1]()
-    assert [each.overloads[()].cooperative for each in (kernel, alone)] == [True, False]
-
-
-class Colour(enum.Enum):
-    red, green = 1, 2
-
-
-def test_a_kernel_compares_members_of_an_enum(cuda):
-    @cuda.jit
-    def compare(a, b, out):
-        i = cuda.grid(1)
-        if a == b and a is b:
-            out[i] = 1 if a != Colour.red else 2
-
-    for threads in (1, 32):  # one of each engine
-        for a, b, expected in ((Colour.red, Colour.red, 2), (Colour.red, Colour.green, 0), (Colour.green,) * 2 + (1,)):
-            out = np.zeros(threads)
-            compare[1, threads](a, b, out)
-            assert (out == expected).all()
 
 
 def test_a_kernel_is_specialised_once_for_values_or_types(cuda):

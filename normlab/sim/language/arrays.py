@@ -22,15 +22,19 @@ class WrappingArray(np.ndarray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
+        cast = INTEGER_CASTS.get(self.dtype.name)
+        if cast is None:  # a view of the integers' bits as floats
+            super().__setitem__(key, value)
+            return
         # NumPy raises for inf and NaN, and does not define what a float out of range becomes; cvt.rzi saturates.
         if isinstance(value, (float, np.floating)):
-            value = INTEGER_CASTS[self.dtype.name](value)
+            value = cast(value)
         try:
             super().__setitem__(key, value)
         except (OverflowError, ValueError):  # too large, or a NaN
             if not isinstance(value, (int, float, np.number)):
                 raise
-            super().__setitem__(key, INTEGER_CASTS[self.dtype.name](value))
+            super().__setitem__(key, cast(value))
 
 
 # A load by a method in Python takes more than ten times as long as NumPy's own. So only the dtypes that need it get
@@ -43,7 +47,8 @@ class NarrowArray(WrappingArray):
         value = super().__getitem__(key)
         if isinstance(value, np.ndarray):
             return value
-        return WITH_LOADS_OF_THEIR_OWN[self.dtype](value)
+        holder = WITH_LOADS_OF_THEIR_OWN.get(self.dtype)  # none for a view as floats
+        return value if holder is None else holder(value)
 
 
 def as_kernel_array(array: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from normlab.sim.machine.observe import Observer
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.machine.shuffles import WarpOperations
 from normlab.sim.machine.threads import WARP_SIZE, Dim3, Thread
+from normlab.sim.machine.vector import load_block, store_block
 from normlab.sim.protocols import Grid
 
 
@@ -74,11 +75,13 @@ class Cuda(WarpOperations):
         # Each of these keeps the namespace, through which it finds the running thread: Python gives it no other way.
         self.shared = SharedMemory(self, dynamic_shared_bytes)
         self.local = LocalMemory(self)
+        self.shared_array, self.local_array = self.shared.array, self.local.array  # numba-cuda-mlir's names
         self.const = ConstantMemory()
         self.atomic = Atomics(self)
         self.libdevice, self.fp16, self.bf16 = LIBDEVICE, FP16, BF16
         self.cg = Namespace("cuda.cg", {"this_grid": partial(GridGroup, self)})
         self.types = Namespace("cuda.types", TYPES)
+        self.vector = Namespace("cuda.vector", {"load": load_block, "store": store_block})
 
     # Python calls this for missing names only, so `cuda.float32` costs one failed lookup and `cuda.grid` none.
     def __getattr__(self, name: str) -> Any:
