@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import spawn
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from normlab.run import allocate, device, driver, elementwise, interface, memory, numba_host, rowwise
+from normlab.run import allocate, device, driver, elementwise, interface, memory, numba_host, rowwise, tensors
 from normlab.run.decorator import jit
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
@@ -174,4 +174,10 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", rowwise.GUVectorize)):
             for maker in numba_host.ufunc_makers(kind):
                 alter(maker, "target_registry", {**maker.target_registry, "cuda": builder})
+
+        def teach(torch: ModuleType) -> None:
+            for name in tensors.FUNCTIONS:
+                alter(torch, name, tensors.taking_arrays(torch, getattr(torch, name)))
+
+        stack.callback(tensors.UntilImported(teach).stop)
         yield
