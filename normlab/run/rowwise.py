@@ -131,7 +131,10 @@ class GeneralizedUfunc:
         made = []
         for given, names, dtype in zip(outs, self._outputs, out_dtypes, strict=True):
             core = tuple(sizes[name] for name in names)
-            made.append(result(given, loop + core, dtype))
+            if given is not None and given.size == math.prod(loop + core):  # as Numba does, whatever the axes
+                made.append(result(given.reshape(loop + core), loop + core, dtype))
+            else:
+                made.append(result(given, loop + core, dtype))
             operands.append(made[-1].reshape(rows, *core))
         kernel.forall(rows, stream=stream)(rows, tuple(operands))
         any_device = any(isinstance(array, DeviceArray) for array in (*arrays, *outs))

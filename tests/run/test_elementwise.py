@@ -1,5 +1,7 @@
 """`vectorize` and `guvectorize` for the cuda target: broadcasting, types, where results are, errors."""
 
+import pickle
+
 import numba
 import numpy as np
 import pytest
@@ -64,6 +66,14 @@ def test_numba_infers_a_result_type_that_is_not_declared(cuda):
         assert made.dtype == (kind or "complex64")
 
 
+def test_a_ufunc_of_a_function_is_pickled_with_its_code(cuda):
+    plus = numba.vectorize(["int64(int64)", "float64(float64)"], target="cuda")(lambda a: a + 1)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(plus))))
+    for kind in (np.int64, np.float64):
+        made = again(np.arange(3, dtype=kind))
+        assert (made.tolist(), made.dtype) == ([1, 2, 3], kind)
+
+
 def test_reduce_leaves_its_argument_alone(cuda, multiply):
     host = np.arange(1, 8)
     device = cuda.to_device(host)
@@ -78,6 +88,8 @@ def test_reduce_leaves_its_argument_alone(cuda, multiply):
 def test_vectorize_says_what_it_cannot(cuda):
     with pytest.raises(TypeError, match="caching is not supported"):
         numba.vectorize(["float32(float32)"], target="cuda", cache=True)(lambda a: a)
+    with pytest.warns(RuntimeWarning, match="nopython kwarg for cuda target is redundant"):
+        numba.vectorize(["float32(float32)"], target="cuda", nopython=True)(lambda a: a)
     with pytest.raises(KeyError, match="fastmath"):
         numba.vectorize(["float32(float32)"], target="cuda", fastmath=True)(lambda a: a)
 
@@ -105,6 +117,8 @@ def test_guvectorize_loops_over_the_other_dimensions(cuda, matvec):
     assert matvec(a, x, out) is out
     assert (out == want).all()
     assert matvec(a, x, out=out) is out
+    flat = np.zeros(want.size, np.float32)  # has as many elements, along other axes
+    assert (matvec(a, x, flat) == want.ravel()).all()
 
 
 def test_guvectorize_checks_shapes_and_types(cuda, matvec):

@@ -74,9 +74,9 @@ def adopt(value: Any) -> Any:
         value = array_of_tensor(value)
     if isinstance(value, np.ndarray):
         # bfloat16 is ml_dtypes' own type: NumPy gives it kind "V", which stands for records.
-        if value.dtype.kind in "biufcmM" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
+        if value.dtype.kind in "biufcmMSU" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
             return as_kernel_array(value)
-        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
+        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers and of text")
     if value is None or isinstance(value, SCALARS):
         return adopt_scalar(value)
     kind = type(value).__name__

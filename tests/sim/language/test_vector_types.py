@@ -115,6 +115,19 @@ def test_a_kernel_takes_any_number_of_arguments(watched, threads):
 
 
 @pytest.mark.parametrize("threads", [4, 32])
+@pytest.mark.parametrize("watched", [simulate, sanitize, trace])
+def test_a_kernel_stores_text(watched, threads):
+    def kernel(x, out):
+        i = mlir.grid(1)
+        if i < len(out) - 1:
+            out[i] = x[i] if i % 2 else "ab"
+
+    x, out = np.array(["xyz"] * threads), np.zeros(threads + 1, "<U2")
+    watched(kernel)[1, threads](x, out)
+    assert out.tolist() == ["ab", "xy"] * (threads // 2) + [""]
+
+
+@pytest.mark.parametrize("threads", [4, 32])
 def test_the_bits_of_integers_are_floats_too(threads):
     def kernel(x, out):
         i = mlir.grid(1)
