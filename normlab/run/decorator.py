@@ -6,7 +6,7 @@ from typing import Any
 
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
-from normlab.run.numba_host import OPTIONS, InvalidConfigWarning
+from normlab.run.numba_host import OPTIONS, InvalidConfigWarning, config
 from normlab.run.signatures import Signature, casts, signatures_of
 from normlab.sim import register_twin
 
@@ -28,7 +28,8 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
     for option in ("link", "boundscheck"):
         if options.get(option):
             raise NotImplementedError(f"cuda.jit({option}=…): normlab run interprets kernels and cannot do that")
-    if options.get("debug") and options.get("opt", True):
+    debug, opt = options.get("debug"), options.get("opt")
+    if (config.CUDA_DEBUGINFO_DEFAULT if debug is None else debug) and (config.OPT != 0 if opt is None else opt):
         warnings.warn(InvalidConfigWarning(DEBUG_AND_OPT), stacklevel=2)
     bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
     if isinstance(bounds, tuple) and len(bounds) > 3:

@@ -2,6 +2,7 @@
 
 import enum
 import pickle
+import warnings
 
 import numba
 import numpy as np
@@ -28,10 +29,18 @@ def all_waiting():
     numba.cuda.cg.this_grid().sync()
 
 
-def test_debug_with_opt_is_warned_of(cuda):
+def test_debug_with_opt_is_warned_of(cuda, monkeypatch):
     for options in ({"debug": True}, {"debug": True, "opt": 3}):
         with pytest.warns(Warning, match="debug=True with opt=True is not supported by CUDA"):
             cuda.jit(**options)
+    with monkeypatch.context() as patched:
+        patched.setattr(numba.cuda.config, "CUDA_DEBUGINFO_DEFAULT", 1)
+        with pytest.warns(Warning, match="debug=True with opt=True"):
+            cuda.jit()
+        patched.setattr(numba.cuda.config, "OPT", 0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            cuda.jit()
 
 
 def test_the_only_signature_reads_integers_of_the_other_sign(cuda):
