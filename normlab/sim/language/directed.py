@@ -133,13 +133,13 @@ def from_integer(cast: Any, kind: Any, direction: str) -> Callable[[Any], Any]:
     return call
 
 
-def to_single(direction: str) -> Callable[[Any], Any]:
-    """Return the conversion of a float64 to a float32, rounded in a direction."""
+def narrowed(takes: Any, kind: Any, direction: str) -> Callable[[Any], Any]:
+    """Return the conversion of a float of type `takes` to the narrower `kind`, rounded in a direction."""
 
     def call(value: Any) -> Any:
-        given = np.float64(value)
+        given = takes(value)
         if given == 0 or not np.isfinite(given):
-            return np.float32(given)
-        return rounded(Fraction(float(given)), np.float32, direction)
+            return kind(given)
+        return rounded(Fraction(float(given)), kind, direction)
 
     return call

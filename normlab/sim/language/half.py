@@ -7,14 +7,13 @@ underscores where numba-cuda adds one without; both work in a kernel (`rewrite.p
 import math
 import operator
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS
-from normlab.sim.language.directed import DOWN, UP, ZERO, from_integer, rounded
+from normlab.sim.language.directed import DOWN, UP, ZERO, from_integer, narrowed
 from normlab.sim.language.functions import MATH, Namespace
 from normlab.sim.language.fused import narrow_fma
 from normlab.sim.language.integers import INTEGER_CASTS, IntegerCast
@@ -83,7 +82,7 @@ def _conversions(kind: Any, nearest: Function, name: str) -> dict[str, Function]
     table[f"double2{name}"] = lambda x: nearest(np.float64(x))
     table[f"float2{name}"] = table[f"float2{name}_rn"] = lambda x: kind(np.float32(x))
     for direction in (UP, DOWN, ZERO):
-        table[f"float2{name}_{direction}"] = lambda x, direction=direction: _directed(np.float32(x), kind, direction)
+        table[f"float2{name}_{direction}"] = narrowed(np.float32, kind, direction)
     for short, each in INTEGERS.items():
         cast = INTEGER_CASTS[each]
         table[f"{short}2{name}_rn"] = lambda x, cast=cast: nearest(int(cast(x)))
@@ -98,10 +97,6 @@ def _conversions(kind: Any, nearest: Function, name: str) -> dict[str, Function]
         table[f"{name}_as_{short}"] = lambda x, cast=cast: cast(kind(x).view(np.int16))
         table[f"{short}_as_{name}"] = lambda x: np.int16(INTEGER_CASTS["int16"](x)).view(kind)
     return table
-
-
-def _directed(x: Any, kind: Any, direction: str) -> Any:
-    return rounded(Fraction(float(x)), kind, direction) if x and np.isfinite(x) else kind(x)
 
 
 def _to_integer(kind: Any, function: Function, cast: IntegerCast) -> Function:

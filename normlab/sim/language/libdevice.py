@@ -15,7 +15,7 @@ import numpy as np
 
 from normlab.sim.language import special
 from normlab.sim.language.arithmetic import BUILTINS
-from normlab.sim.language.directed import DOWN, UP, ZERO, directed_functions, from_integer, to_single
+from normlab.sim.language.directed import DOWN, UP, ZERO, directed_functions, from_integer, narrowed
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, popc
 from normlab.sim.language.fused import fma64, narrow_fma
 from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
@@ -219,7 +219,7 @@ def _conversions() -> dict[str, Function]:
             if short in ("ll", "ull"):  # every int32 is a float64, so there is nothing to round
                 table[f"{short}2double_{direction}"] = from_integer(INTEGER_CASTS[name], np.float64, direction)
             table[f"{short}2float_{direction}"] = from_integer(INTEGER_CASTS[name], np.float32, direction)
-        table[f"double2float_{direction}"] = to_single(direction)
+        table[f"double2float_{direction}"] = narrowed(np.float64, np.float32, direction)
     table["double2float_rn"] = typed(np.float32, np.float64, np.float32)
     table["float_as_int"] = typed(lambda x: x.view(np.int32), np.float32, _int32)
     # Through NumPy's own int32, because the cast gives a 64-bit integer that only remembers its width.
