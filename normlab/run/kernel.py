@@ -223,11 +223,11 @@ class Kernel:
         for come_back in (*transfer.back, *back):
             come_back()
 
-    def _check_bounds(self, blockdim: tuple[int, ...]) -> None:
+    def _check_bounds(self, blockdim: Any) -> None:
         """Raise the driver's error for a block with more threads than `launch_bounds` allows."""
         bounds = self.targetoptions.get("launch_bounds")
         most = bounds[0] if isinstance(bounds, tuple) and bounds else bounds
-        threads = math.prod(blockdim)
+        threads = math.prod(blockdim) if isinstance(blockdim, tuple) else int(blockdim)
         if most and threads > most:
             raise driver_error("INVALID_VALUE", f"a block has {threads} threads, and launch_bounds allows {most}")
 
@@ -257,13 +257,10 @@ class Configured:
             raise NotImplementedError(f"a cluster lies along x in normlab's simulator, not like {cluster}")
         grid = tuple(griddim) if isinstance(griddim, list) else griddim
         block = tuple(blockdim) if isinstance(blockdim, list) else blockdim
-        launch = simulate(kernel, cluster=across)[grid, block, stream, sharedmem]
+        self._configuration = grid, block, stream, sharedmem  # as given: a report shows it
+        launch = simulate(kernel, cluster=across)[self._configuration]
         self.griddim, self.blockdim, self.cluster = tuple(launch.grid), tuple(launch.block), across
         self.kernel, self.stream, self.sharedmem = kernel, stream, sharedmem
-
-    @property
-    def _configuration(self) -> tuple:
-        return self.griddim, self.blockdim, self.stream, self.sharedmem
 
     def __call__(self, *args: Any) -> None:
         """Launch the kernel with this configuration."""

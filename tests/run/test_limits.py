@@ -97,3 +97,22 @@ def test_a_kernel_of_a_function_is_pickled_with_its_code(cuda):
         again(x)
         assert (x[0], again.griddim, again.blockdim) == (5, (1, 1, 1), (2, 1, 1))
         assert again.kernel.signatures == kernel.signatures or decorate is cuda.jit
+
+
+def test_a_launch_may_add_a_cluster_along_x(cuda):
+    from normlab.engine import cluster_rank
+
+    @cuda.jit
+    def ranks(x):
+        if cuda.threadIdx.x == 0:
+            x[cuda.blockIdx.x] = cluster_rank()
+
+    x = np.zeros(4)
+    ranks[4, 32, cuda.stream(), None, (2, 1, 1)](x)
+    assert x.tolist() == [0, 1, 0, 1]
+    ranks.configure(4, 32, cluster=4)(x)
+    assert x.tolist() == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="no multiple of the cluster's 2"):
+        ranks[3, 32, 0, 0, 2]
+    with pytest.raises(NotImplementedError, match="a cluster lies along x"):
+        ranks[4, 32, 0, 0, (1, 2, 1)]
