@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = "numba.cuda.tests"
-MODULE_SECONDS = 1500
+MODULE_SECONDS = 900
 REFUSALS = (  # what normlab run says of a test that asks for compiled code or a real driver
     *("compiles none, so it cannot know", "nothing compiles them", "cuda.declare_device is not in normlab run"),
     *("cuda.jit(link=", "is not in normlab run: it needs a GPU's driver", "NVIDIA driver library"),
