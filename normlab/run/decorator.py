@@ -1,17 +1,18 @@
 """Replace `cuda.jit`, in all its forms, with a decorator that makes simulated kernels."""
 
+import warnings
 from types import FunctionType
 from typing import Any
 
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
+from normlab.run.numba_host import OPTIONS, InvalidConfigWarning, config
 from normlab.run.signatures import Signature, casts, signatures_of
 from normlab.sim import register_twin
 
-OPTIONS = {
-    *("abi", "abi_info", "boundscheck", "cache", "debug", "extensions", "fastmath", "forceinline", "inline"),
-    *("launch_bounds", "lineinfo", "link", "lto", "max_registers", "nopython", "opt", "shared_memory_carveout"),
-}
+DEBUG_AND_OPT = (  # Numba's words
+    "debug=True with opt=True is not supported by CUDA. This may result in a crash - set debug=False or opt=False."
+)
 
 
 def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **options: Any) -> Any:
@@ -20,12 +21,23 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
     Raises:
         NotImplementedError: for `link` and `boundscheck`.
         KeyError: Numba does not have the option.
+        ValueError: `launch_bounds` has more than three numbers, or there is no such `shared_memory_carveout`.
     """
     if unknown := options.keys() - OPTIONS:
         raise KeyError(f"Unrecognized options: {unknown}. Known options are {sorted(OPTIONS)}")
     for option in ("link", "boundscheck"):
         if options.get(option):
             raise NotImplementedError(f"cuda.jit({option}=…): normlab run interprets kernels and cannot do that")
+    debug, opt = options.get("debug"), options.get("opt")
+    if (config.CUDA_DEBUGINFO_DEFAULT if debug is None else debug) and (config.OPT != 0 if opt is None else opt):
+        warnings.warn(InvalidConfigWarning(DEBUG_AND_OPT), stacklevel=2)
+    bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
+    if isinstance(bounds, tuple) and len(bounds) > 3:
+        raise ValueError(f"Got {len(bounds)} launch bounds: there are threads, blocks and blocks per cluster")
+    if isinstance(carveout, str) and carveout.lower() not in ("default", "maxl1", "maxshared"):
+        raise ValueError(f"Invalid carveout value: {carveout}: it is 'default', 'MaxL1', 'MaxShared' or a percentage")
+    if isinstance(carveout, int) and not -1 <= carveout <= 100:
+        raise ValueError(f"shared_memory_carveout is {carveout}, and must be between -1 and 100")
     options["device"] = device
     signatures = signatures_of(func_or_sig)
     if func_or_sig is None or signatures is not None:

@@ -57,4 +57,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(COPIES, _copy),
     **dict.fromkeys(("cuMemsetD8", "cuMemsetD8Async"), _fill),
     "cuCtxSynchronize": lambda: None,
+    "cuDeviceGetCount": lambda: 1,
 }

@@ -5,6 +5,7 @@ launches one kernel, in which every thread calls the function for its own elemen
 """
 
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from normlab.run.allocate import device_array
 from normlab.run.interface import as_cuda_array, is_cuda_array
 from normlab.run.kernel import Kernel
 from normlab.run.memory import DeviceArray
-from normlab.run.numba_host import as_dtype, cuda, result_type
+from normlab.run.numba_host import as_dtype, cuda, pickled, result_type, unpickled
 from normlab.run.signatures import signature_of
 
 
@@ -76,7 +77,7 @@ def returned(made: DeviceArray, out: Any, any_device: bool) -> Any:
     if out is None:
         return made if any_device else made.copy_to_host()
     if not isinstance(out, DeviceArray):
-        out[...] = made.memory
+        out[...] = made.memory.reshape(out.shape)
     return out
 
 
@@ -86,10 +87,14 @@ class Vectorize(Builder):
     def __init__(self, func: Any, identity: Any = None, cache: bool = False, targetoptions: Any = None):
         """Build for `func`."""
         super().__init__(func, targetoptions, cache)
+        if "nopython" in (targetoptions or {}):
+            warnings.warn("nopython kwarg for cuda target is redundant", RuntimeWarning, stacklevel=2)
         self.kernels: dict[tuple[np.dtype, ...], tuple[np.dtype, Kernel]] = {}
+        self.signatures: list[Any] = []
 
     def add(self, sig: Any) -> None:
         """Add a signature, such as `float32(float32, float32)`; without a result type, Numba infers it."""
+        self.signatures.append(sig)
         arguments, declared = signature_of(sig)
         if declared is None:
             declared = result_type(self.py_func, arguments)
@@ -108,16 +113,22 @@ class Vectorize(Builder):
 
     def build_ufunc(self) -> "Ufunc":
         """Return the function."""
-        return Ufunc(self.py_func, self.kernels)
+        return Ufunc(self.py_func, self.kernels, self.signatures)
 
 
 class Ufunc:
     """A function of arrays that broadcasts and runs on the simulated GPU."""
 
-    def __init__(self, function: Any, kernels: dict[tuple[np.dtype, ...], tuple[np.dtype, Kernel]]):
-        """Compute `function` with these kernels."""
+    def __init__(
+        self, function: Any, kernels: dict[tuple[np.dtype, ...], tuple[np.dtype, Kernel]], signatures: list[Any]
+    ):
+        """Compute `function` with these kernels, made for `signatures`."""
         functools.update_wrapper(self, function)
-        self._kernels = kernels
+        self._function, self._kernels, self._signatures = function, kernels, signatures
+
+    def __reduce__(self) -> Any:
+        """Pickle with the function's code, for other processes."""
+        return _made_again, (pickled(self._function), self._signatures)
 
     def __call__(self, *arguments: Any, out: Any = None, stream: Any = 0) -> Any:
         """Compute elementwise; the result is on the device if one of the arguments (or `out`) is there."""
@@ -176,3 +187,10 @@ class Ufunc:
             return self(self._reduced(array[:-1], stream), array[-1:], stream=stream)
         half = array.size // 2
         return self._reduced(self(array[:half], array[half:], stream=stream), stream)
+
+
+def _made_again(function: bytes, signatures: list[Any]) -> Ufunc:
+    builder = Vectorize(unpickled(function))
+    for signature in signatures:
+        builder.add(signature)
+    return builder.build_ufunc()

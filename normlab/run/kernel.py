@@ -8,21 +8,32 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
-from normlab.run.numba_host import declare, dispatcher_of, is_type, type_of
+from normlab.run.numba_host import (
+    cuda,
+    declare,
+    dispatcher_of,
+    driver_error,
+    is_type,
+    pickled,
+    type_of,
+    unpickled,
+)
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
+from normlab.sim.language.rewrite import names_of
 from normlab.sim.language.variables import Types
 
 FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
 WARP = ATTRIBUTES["WARP_SIZE"]
 NOT_COMPILED = {
+    *("inspect_cubin", "inspect_mlir", "inspect_ptx"),
     *("inspect_asm", "inspect_cfg", "inspect_disasm_cfg", "inspect_llvm", "inspect_lto_ptx", "inspect_sass"),
     *("inspect_sass_cfg", "inspect_types", "get_const_mem_size", "get_local_mem_per_thread"),
     *("get_max_threads_per_block", "get_regs_per_thread", "get_shared_mem_per_block", "get_metadata"),
@@ -55,9 +66,23 @@ class Overload:
         )
         return resident * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
 
+    @property
+    def cooperative(self) -> bool:
+        """Return whether the kernel, or a function that it calls, uses the group of the grid's threads."""
+        return any("this_grid" in names_of(function.__code__) for function in _reached(self.function, []))
+
     def __getattr__(self, name: str) -> Any:
         """Raise an error that names the missing attribute."""
         raise _missing(name)
+
+
+def _reached(function: Any, found: list[Any]) -> list[Any]:
+    """Return `function` and the device functions that it calls, found so far and further on."""
+    if isinstance(function, FunctionType) and function not in found:
+        found.append(function)
+        for name in names_of(function.__code__):
+            _reached(getattr(function.__globals__.get(name), "py_func", None), found)
+    return found
 
 
 def _missing(name: str) -> Exception:
@@ -85,8 +110,9 @@ class Kernel:
         self.specializations: dict[tuple, Kernel] = {}
         self._dispatcher: Any = None
         parameters = inspect.signature(function).parameters
+        several = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters.values())
         for signature in signatures:
-            if len(signature.arguments) != len(parameters):
+            if len(signature.arguments) != len(parameters) and not several:
                 raise TypeError(
                     f"the signature of {function.__name__!r} has {len(signature.arguments)} arguments "
                     f"({', '.join(map(str, signature.arguments))}), the function {len(parameters)}"
@@ -111,23 +137,31 @@ class Kernel:
         """Bind as a method, as Numba's dispatcher does."""
         return self if instance is None else MethodType(self, instance)
 
-    def __reduce__(self) -> str:
-        """Pickle by name, for other processes."""
-        return self.py_func.__qualname__
+    def __reduce__(self) -> Any:
+        """Pickle by name, for other processes; one that a function made has no name there, and goes with its code."""
+        if "<locals>" not in self.py_func.__qualname__:
+            return self.py_func.__qualname__
+        return made_again, (pickled(self.py_func), [tuple(each) for each in self._signatures], self.targetoptions)
 
     def __repr__(self) -> str:
         """Return a text like Numba's, with this package's name."""
         return f"<normlab.run Kernel({self.py_func!r})>"
 
     def __getitem__(self, configuration: Any) -> "Configured":
-        """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
-        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 4:
-            raise ValueError("must specify at least the griddim and blockdim, and at most a stream and shared memory")
+        """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes[, cluster]]]`."""
+        if not isinstance(configuration, tuple) or not 2 <= len(configuration) <= 5:
+            raise ValueError(
+                "must specify at least the griddim and blockdim, and at most a stream, shared memory and a cluster"
+            )
         return self.configure(*configuration)
 
-    def configure(self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0) -> "Configured":
-        """Return the kernel with this launch configuration."""
-        return Configured(self, griddim, blockdim, stream, sharedmem)
+    def configure(
+        self, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int | None = 0, cluster: Any = None
+    ) -> "Configured":
+        """Return the kernel with this launch configuration; the cluster is numba-cuda-mlir's, along x."""
+        if self.targetoptions["device"]:
+            raise RuntimeError(f"Cannot compile a device function as a kernel: {self.py_func.__name__!r} is one")
+        return Configured(self, griddim, blockdim, stream, sharedmem or 0, cluster)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Callable[..., None]:
         """Return a launch of at least `ntasks` threads in blocks of `tpb` (0: chosen here)."""
@@ -169,7 +203,7 @@ class Kernel:
         """Return the argument types of every specialisation, declared or launched."""
         return list(self.overloads)
 
-    def launch(self, configuration: tuple, arguments: tuple) -> None:
+    def launch(self, configuration: tuple, cluster: int, arguments: tuple) -> None:
         """Move the arguments to the device, run the launch, and copy the results back."""
         name = self.py_func.__name__
         back: list[Callable[[], None]] = []
@@ -182,11 +216,20 @@ class Kernel:
         else:
             signature = Signature(tuple(map(type_of, values)), None)
         overload = self.compile(signature.arguments)
+        self._check_bounds(configuration[1])
         self.launcher.launch(
-            Launch(self.source, overload.function, configuration, values, transfer.fresh, overload.types)
+            Launch(self.source, overload.function, configuration, cluster, values, transfer.fresh, overload.types)
         )
         for come_back in (*transfer.back, *back):
             come_back()
+
+    def _check_bounds(self, blockdim: Any) -> None:
+        """Raise the driver's error for a block with more threads than `launch_bounds` allows."""
+        bounds = self.targetoptions.get("launch_bounds")
+        most = bounds[0] if isinstance(bounds, tuple) and bounds else bounds
+        threads = math.prod(blockdim) if isinstance(blockdim, tuple) else int(blockdim)
+        if most and threads > most:
+            raise driver_error("INVALID_VALUE", f"a block has {threads} threads, and launch_bounds allows {most}")
 
     @staticmethod
     def _prepared(extension: Any, value: Any, stream: Any, back: list[Callable[[], None]]) -> Any:
@@ -198,24 +241,27 @@ class Kernel:
         return extension.prepare_args(kind, value, stream=stream, retr=back)[1]
 
 
+def made_again(function: bytes, signatures: list[tuple], options: dict[str, Any]) -> Any:
+    """Return a pickled kernel, as this process's `cuda.jit` makes it."""
+    declared = [arguments if result is None else result(*arguments) for arguments, result in signatures]
+    return cuda.jit(declared or None, **options)(unpickled(function))
+
+
 class Configured:
     """A kernel with its launch configuration; calling it is the launch."""
 
-    def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int):
+    def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int, cluster: Any = None):
         """Check the configuration, and raise the errors that `simulate` raises."""
-        self.kernel, self.griddim, self.blockdim, self.stream, self.sharedmem = (
-            kernel,
-            tuple(griddim) if isinstance(griddim, list) else griddim,
-            tuple(blockdim) if isinstance(blockdim, list) else blockdim,
-            stream,
-            sharedmem,
-        )
-        simulate(kernel)[self._configuration]
-
-    @property
-    def _configuration(self) -> tuple:
-        return self.griddim, self.blockdim, self.stream, self.sharedmem
+        across, *rest = cluster if isinstance(cluster, tuple) else (cluster or 1,)
+        if any(extent != 1 for extent in rest):
+            raise NotImplementedError(f"a cluster lies along x in normlab's simulator, not like {cluster}")
+        grid = tuple(griddim) if isinstance(griddim, list) else griddim
+        block = tuple(blockdim) if isinstance(blockdim, list) else blockdim
+        self._configuration = grid, block, stream, sharedmem  # as given: a report shows it
+        launch = simulate(kernel, cluster=across)[self._configuration]
+        self.griddim, self.blockdim, self.cluster = tuple(launch.grid), tuple(launch.block), across
+        self.kernel, self.stream, self.sharedmem = kernel, stream, sharedmem
 
     def __call__(self, *args: Any) -> None:
         """Launch the kernel with this configuration."""
-        self.kernel.launch(self._configuration, args)
+        self.kernel.launch(self._configuration, self.cluster, args)

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab import sim
-from normlab.engine.compile.check import check_types
-from normlab.run.numba_host import RefusedError, compiling
+from normlab.run.numba_host import HAS_NUMBA, RefusedError, compiling
 from normlab.run.poison import unwritten
 from normlab.run.record import Record, plural
 from normlab.sim import CompilerError
@@ -26,6 +25,7 @@ class Launch(NamedTuple):
     source: FunctionType  # the program's function, which the report names
     function: FunctionType  # the frozen copy, which the simulator runs
     configuration: tuple
+    cluster: int  # blocks
     values: list[Any]
     fresh: list[np.ndarray]  # the arrays among the values whose memory was allocated empty
     types: Types  # what the compiler's check told of the kernel's variables
@@ -48,7 +48,7 @@ class Launcher:
 
         `check`: only what Numba compiles. `play`: the page for what the tracer records of each kernel's first block.
         """
-        self._sanitize, self._trace, self.checks, self._play = sanitize, trace, check, play
+        self._sanitize, self._trace, self.checks, self._play = sanitize, trace, check and HAS_NUMBA, play
         self._records: dict[CodeType, Record] = {}
         self._lock = threading.RLock()
 
@@ -56,19 +56,26 @@ class Launcher:
         """Return the types of a kernel's variables; raise `CompilerError` if Numba refuses it for these arguments."""
         if not self.checks:
             return {}
+        from normlab.engine.compile.check import check_types
+
         with self._lock, compiling():
             told = check_types(function, types, options)
         if isinstance(told, CompilerError):
-            raise RefusedError(str(told), told.line) from None
+            raise RefusedError(str(told), told.line, told.words) from None
         return told
 
     def launch(self, launch: Launch) -> None:
         """Run one launch to its end."""
         with self._lock:
             if not (self._sanitize or self._trace):
-                sim.simulate(launch.function).typed(launch.types)[launch.configuration](*launch.values)
+                self._simulated(launch)
             else:
                 self._watch(launch)
+
+    @staticmethod
+    def _simulated(launch: Launch) -> None:
+        simulated = sim.simulate(launch.function, cluster=launch.cluster).typed(launch.types)
+        simulated[launch.configuration](*launch.values)
 
     def _watch(self, launch: Launch) -> None:
         """Run a launch under the sanitizer, and trace a kernel's first launch, as the program was asked to."""
@@ -77,8 +84,9 @@ class Launcher:
         traced = self._trace and record.launches == 1
         before = [memory.copy() for memory in arrays_in(launch.values)] if traced and self._sanitize else []
         if traced:
+            watched: dict[str, Any] = {"cluster": launch.cluster, "play": None if self._play is None else 0}
             try:
-                traced_kernel = sim.trace(launch.function, play=None if self._play is None else 0).typed(launch.types)
+                traced_kernel = sim.trace(launch.function, **watched).typed(launch.types)
                 record.first = traced_kernel[launch.configuration](*launch.values)
             except Exception as error:
                 record.first = error
@@ -89,13 +97,13 @@ class Launcher:
                 memory[...] = content
             self._sanitized(launch, record)
         elif not traced:
-            sim.simulate(launch.function).typed(launch.types)[launch.configuration](*launch.values)
+            self._simulated(launch)
 
     def _sanitized(self, launch: Launch, record: Record) -> None:
         """Run a launch under the sanitizer, and record its findings even if the launch raises."""
         garbage = [part for memory in launch.fresh for part in unwritten(memory)]
         try:
-            watched = sim.sanitize(launch.function, uninitialized=garbage).typed(launch.types)
+            watched = sim.sanitize(launch.function, cluster=launch.cluster, uninitialized=garbage).typed(launch.types)
             report = watched[launch.configuration](*launch.values)
         except BaseException as error:
             report = getattr(error, "sanitizer_report", None)

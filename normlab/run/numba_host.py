@@ -1,49 +1,86 @@
 """Provide Numba's types and signatures, and the modules of Numba that `stand_in` alters.
 
 Only this file of the folder imports Numba. It is imported late, because Numba reads `NUMBA_ENABLE_CUDASIM` on import,
-and `run_program` must remove that variable before.
+and `run_program` must remove that variable before. Where Numba is not installed, its successor numba-cuda-mlir takes
+its place: it has the same modules in a package of its own. Its kernels run without a check of their types.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
-import numba.core.errors
-import numba.cuda.random  # imported here, so that its name `cuda` is the module that is altered
 import numpy as np
-from numba import cuda
-from numba.cuda.cudadrv import driver
-from numba.cuda.descriptor import cuda_target
-from numba.cuda.kernels import reduction
-from numba.np.ufunc import decorators as ufunc_decorators
 
 from normlab.sim import CompilerError
 
-try:
-    from numba.cuda.memory_management import nrt
-except ImportError:  # numba's own, older numba.cuda
-    nrt = None
+HAS_NUMBA = find_spec("numba") is not None
+OPTIONS = {
+    *("abi", "abi_info", "boundscheck", "cache", "debug", "extensions", "fastmath", "forceinline", "inline"),
+    *("launch_bounds", "lineinfo", "link", "lto", "max_registers", "nopython", "opt", "shared_memory_carveout"),
+}
+if HAS_NUMBA:
+    import numba.core.errors
+    import numba.cuda.random  # imported here, so that its name `cuda` is the module that is altered
+    from numba import cuda, typeof
+    from numba.cuda.cudadrv import driver
+    from numba.cuda.descriptor import cuda_target
+    from numba.cuda.kernels import reduction
+    from numba.np.ufunc import decorators as ufunc_decorators
 
-try:
-    from numba.cuda import config, types
-    from numba.cuda.core import sigutils
-    from numba.cuda.core.errors import TypingError
-    from numba.cuda.np.numpy_support import as_dtype, from_dtype
-    from numba.cuda.np.ufunc import decorators as cuda_ufunc_decorators
-except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
-    from numba.core import config, sigutils, types
-    from numba.core.errors import TypingError
-    from numba.np.numpy_support import as_dtype, from_dtype
+    FACES: tuple[Any, ...] = (cuda,)
+    try:
+        from numba.cuda.memory_management import nrt
+    except ImportError:  # numba's own, older numba.cuda
+        nrt = None
 
+    try:
+        from numba.cuda import cloudpickle, config, types
+        from numba.cuda.core import sigutils
+        from numba.cuda.core.errors import NumbaInvalidConfigWarning as InvalidConfigWarning
+        from numba.cuda.core.errors import TypingError
+        from numba.cuda.np.numpy_support import as_dtype, from_dtype
+        from numba.cuda.np.ufunc import decorators as cuda_ufunc_decorators
+    except ImportError:  # numba's own, older numba.cuda: on macOS, where numba-cuda has no wheels
+        from numba import cloudpickle
+        from numba.core import config, sigutils, types
+        from numba.core.errors import NumbaInvalidConfigWarning as InvalidConfigWarning
+        from numba.core.errors import TypingError
+        from numba.np.numpy_support import as_dtype, from_dtype
+
+        cuda_ufunc_decorators = ufunc_decorators
+    _typing_errors = tuple({TypingError, numba.core.errors.TypingError})  # one class, or each package's own
+else:
+    import numba_cuda_mlir.cuda as mlir_cuda
+    from numba_cuda_mlir import numba_cuda as cuda
+    from numba_cuda_mlir.decorators import _get_schema
+    from numba_cuda_mlir.numba_cuda import cloudpickle, types
+    from numba_cuda_mlir.numba_cuda.core import config, sigutils
+    from numba_cuda_mlir.numba_cuda.core.errors import NumbaInvalidConfigWarning as InvalidConfigWarning
+    from numba_cuda_mlir.numba_cuda.core.errors import TypingError
+    from numba_cuda_mlir.numba_cuda.cudadrv import driver
+    from numba_cuda_mlir.numba_cuda.kernels import reduction
+    from numba_cuda_mlir.numba_cuda.np.numpy_support import as_dtype, from_dtype
+    from numba_cuda_mlir.numba_cuda.np.ufunc import decorators as ufunc_decorators
+    from numba_cuda_mlir.numba_cuda.typing.typeof import typeof
+
+    FACES = (cuda, mlir_cuda)
+    nrt = cuda_target = None
     cuda_ufunc_decorators = ufunc_decorators
-
-
-_typing_errors = tuple({TypingError, numba.core.errors.TypingError})  # one class, or each package's own
+    _typing_errors = (TypingError,)
+    OPTIONS |= {option.name for option in _get_schema()}
 
 
 class RefusedError(CompilerError, *_typing_errors):  # type: ignore[misc]
-    """A kernel that Numba does not compile: also Numba's own kind of error, for programs that catch that."""
+    """A kernel that Numba does not compile: also Numba's own kind of error, with its words, for programs that read it.
+
+    An error that the program does not catch shows the sentence alone (`program.py`).
+    """
+
+    def __str__(self) -> str:
+        """Return the sentence, then Numba's words."""
+        return "\n\n".join(filter(None, (*map(str, self.args), self.words)))
 
 
 # A traceback names the documented class.
@@ -53,6 +90,10 @@ RefusedError.__module__, RefusedError.__qualname__ = CompilerError.__module__, C
 _jit, _CUDADispatcher = cuda.jit, cuda.dispatcher.CUDADispatcher  # before `stand_in` replaces them
 
 __all__ = [
+    "FACES",
+    "HAS_NUMBA",
+    "OPTIONS",
+    "InvalidConfigWarning",
     "RefusedError",
     "as_dtype",
     "compiling",
@@ -61,24 +102,28 @@ __all__ = [
     "declare",
     "dispatcher_of",
     "driver",
+    "driver_error",
     "is_signature",
     "is_type",
     "kernel_allocations",
     "load_compiler",
     "normalised",
     "nrt",
+    "pickled",
     "pointee",
     "reduction",
     "result_type",
     "scalar_dtype",
     "type_of",
     "ufunc_makers",
+    "unpickled",
 ]
 
 if not hasattr(driver, "_logger"):  # Numba makes it when its driver starts, which it never does here
     driver._logger = driver.make_logger()
 
 is_signature = sigutils.is_signature
+pickled, unpickled = cloudpickle.dumps, cloudpickle.loads
 
 
 def normalised(signature: Any) -> tuple[tuple, Any]:
@@ -114,7 +159,7 @@ def type_of(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         layout = "C" if value.flags.c_contiguous else "F" if value.flags.f_contiguous else "A"
         return types.Array(from_dtype(value.dtype), value.ndim, layout, readonly=not value.flags.writeable)
-    return numba.typeof(value)
+    return typeof(value)
 
 
 def load_compiler() -> None:
@@ -160,6 +205,15 @@ def kernel_allocations() -> dict[str, Any]:
         return {}
     names = ("ensure_allocated", "ensure_initialized", "memsys_enable_stats", "memsys_disable_stats")
     return {**dict.fromkeys(names), "get_allocation_stats": nrt._nrt_mstats(0, 0, 0, 0)}
+
+
+def driver_error(name: str, reason: str) -> Exception:
+    """Return the error of a launch that the driver refuses, under the driver's name for it."""
+    try:
+        from cuda.core._utils.cuda_utils import CUDAError
+    except ImportError:  # Numba's own, older numba.cuda launches without cuda.core
+        return driver.CudaAPIError(0, f"CUDA_ERROR_{name}: {reason}")
+    return CUDAError(f"CUDA_ERROR_{name}: {reason}")
 
 
 def ufunc_makers(name: str) -> list[Any]:

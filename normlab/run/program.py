@@ -11,6 +11,8 @@ import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from normlab.sim import CompilerError
+
 MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim"), "<frozen runpy>", runpy.__file__)
 
 
@@ -62,6 +64,8 @@ def _show(error: BaseException) -> None:
         if link is not None and id(link) not in seen:
             seen.add(id(link))
             link.__traceback__ = _own_frames(link.__traceback__)
+            if isinstance(link, CompilerError):
+                link.words = ""  # the sentence says it
             chain += [link.__cause__, link.__context__]
     sys.excepthook(type(error), error, error.__traceback__)
 

@@ -14,6 +14,7 @@ from normlab.run.elementwise import Builder, array_in, array_out, on_device, res
 from normlab.run.kernel import Kernel
 from normlab.run.memory import DeviceArray
 from normlab.run.numba_host import as_dtype, cuda
+from normlab.run.record import plural
 from normlab.run.signatures import is_array, signature_of
 
 
@@ -29,7 +30,15 @@ class GUVectorize(Builder):
         targetoptions: Any = None,
         writable_args: Sequence[int] = (),
     ):
-        """Build for `func`, whose core dimensions are `sig`, such as `(m,n),(n)->(m)`."""
+        """Build for `func`, whose core dimensions are `sig`, such as `(m,n),(n)->(m)`.
+
+        Raise TypeError for the options that Numba does not have.
+        """
+        options = dict(targetoptions or {})
+        if not options.pop("nopython", True):
+            raise TypeError("nopython flag must be True")
+        if unknown := options.keys() - {"is_dynamic"}:
+            raise TypeError(f"The following target options are not supported: {', '.join(map(repr, sorted(unknown)))}")
         super().__init__(func, targetoptions, cache)
         if writable_args:
             raise TypeError("writable_args are not supported")
@@ -40,7 +49,9 @@ class GUVectorize(Builder):
         """Add a signature, such as `void(float32[:,:], float32[:], float32[:])`."""
         arguments, declared = signature_of(sig)
         if str(declared) not in ("None", "none"):
-            raise TypeError(f"guvectorized functions cannot return values: signature {sig} specifies {declared}")
+            raise TypeError(
+                f"guvectorized functions cannot return values: signature {sig} specifies {declared} return type"
+            )
         if len(arguments) != len(self.inputs) + len(self.outputs):
             raise TypeError(f"the signature {sig} has not as many arguments as the layout has inputs and outputs")
         core = cuda.jit(device=True)(self.py_func)
@@ -101,8 +112,11 @@ class GeneralizedUfunc:
         if len(arguments) not in (count, count + len(self._outputs)):
             raise TypeError(
                 f"This gufunc accepts {count} positional arguments (when providing input only) or "
-                f"{count + len(self._outputs)} (when providing input and output). Got {len(arguments)}."
+                f"{count + len(self._outputs)} positional arguments (when providing input and output). Got "
+                f"{plural(len(arguments), 'positional argument', 'positional arguments')}."
             )
+        if out is not None and len(arguments) > count:
+            raise ValueError("cannot specify argument 'out' as both positional and keyword")
         outs = arguments[count:] or (out if isinstance(out, tuple) else (out,) * len(self._outputs))
         outs = tuple(map(array_out, outs))
         arrays = list(map(array_in, arguments[:count]))
@@ -117,7 +131,10 @@ class GeneralizedUfunc:
         made = []
         for given, names, dtype in zip(outs, self._outputs, out_dtypes, strict=True):
             core = tuple(sizes[name] for name in names)
-            made.append(result(given, loop + core, dtype))
+            if given is not None and given.size == math.prod(loop + core):  # as Numba does, whatever the axes
+                made.append(result(given.reshape(loop + core), loop + core, dtype))
+            else:
+                made.append(result(given, loop + core, dtype))
             operands.append(made[-1].reshape(rows, *core))
         kernel.forall(rows, stream=stream)(rows, tuple(operands))
         any_device = any(isinstance(array, DeviceArray) for array in (*arrays, *outs))
@@ -133,7 +150,10 @@ class GeneralizedUfunc:
         for declared in self._kernels:
             if all(map(np.can_cast, declared, given)):
                 if any(isinstance(a, DeviceArray) and a.dtype != d for a, d in zip(arrays, declared, strict=True)):
-                    raise TypeError("compatible signature is possible by casting but a device array cannot be cast")
+                    raise TypeError(
+                        "compatible signature is possible by casting but a device array cannot be cast: it does not "
+                        "support .astype()"
+                    )
                 return declared
         raise TypeError(f"no matching signature for {', '.join(map(str, given))}")
 

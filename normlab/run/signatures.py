@@ -1,8 +1,8 @@
 """Convert a launch's arguments to the types of an eager signature, as in `@cuda.jit("void(float32[:], int32)")`.
 
 A scalar is converted to the declared type, as the driver passes it. An array must already have the declared type,
-because a GPU would read its bytes as that type. `kernel.py` calls this before a launch, and `decorator.py` wraps
-device functions that declare their types.
+because a GPU would read its bytes as that type; integers may differ in sign. `kernel.py` calls this before a launch,
+and `decorator.py` wraps device functions that declare their types.
 """
 
 import operator
@@ -42,14 +42,20 @@ def is_array(kind: Any) -> bool:
     return hasattr(kind, "layout") and hasattr(kind, "ndim")
 
 
-def misfit(kind: Any, value: Any) -> int | None:
-    """Return how badly a value fits a type: 0 exactly, 1 by a safe conversion, 2 by any other, None not at all."""
+def misfit(kind: Any, value: Any, alone: bool = False) -> int | None:
+    """Return how badly a value fits a type: 0 exactly, 1 by a safe conversion, 2 by any other, None not at all.
+
+    `alone`: no other signature is declared. Numba then reads the bytes of any array as the declared type; here it reads
+    those of integers of the same size.
+    """
     if is_array(kind):
         if not isinstance(value, np.ndarray):
             return None
         flags = value.flags
         laid_out = {"C": flags.c_contiguous, "F": flags.f_contiguous}.get(kind.layout, True)
-        fits = kind.ndim == value.ndim and as_dtype(kind.dtype) == value.dtype and laid_out
+        declared = np.dtype(as_dtype(kind.dtype))
+        integers = alone and declared.kind + value.dtype.kind in ("iu", "ui") and declared.itemsize == value.itemsize
+        fits = kind.ndim == value.ndim and (declared == value.dtype or integers) and laid_out
         return 0 if fits else None
     dtype = scalar_dtype(kind)
     if dtype is None:
@@ -69,7 +75,8 @@ def bind(name: str, signatures: list[Signature], values: list[Any]) -> tuple[Sig
     fitting: list[tuple[int, int, Signature]] = []
     for signature in signatures:
         if len(signature.arguments) == len(values):
-            misfits = [misfit(kind, value) for kind, value in zip(signature.arguments, values, strict=True)]
+            alone, pairs = len(signatures) == 1, zip(signature.arguments, values, strict=True)
+            misfits = [misfit(kind, value, alone) for kind, value in pairs]
             if None not in misfits:
                 fitting.append((sum(bad for bad in misfits if bad), len(fitting), signature))
     if not fitting:
@@ -95,6 +102,8 @@ def converted(name: str, kind: Any, value: Any) -> Any:
     """
     if (pointed := pointee(kind)) is not None:
         return pointed_at(operator.index(value), pointed)
+    if is_array(kind) and value.dtype.kind in "iu":
+        return value.view(as_dtype(kind.dtype))
     dtype = scalar_dtype(kind)
     if dtype is None:
         return value

@@ -12,13 +12,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing import spawn
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from normlab import engine
-from normlab.engine.launching import worlds
-from normlab.run import allocate, device, driver, elementwise, interface, memory, numba_host, rowwise
+from normlab.run import allocate, device, driver, elementwise, interface, memory, numba_host, rowwise, tensors
 from normlab.run.decorator import jit
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
@@ -136,8 +134,9 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         numba_host.load_compiler()
     with ExitStack() as stack:
         alter = lambda target, name, value: stack.enter_context(mock.patch.object(target, name, value))  # noqa: E731
-        for name, value in face.items():
-            stack.enter_context(mock.patch.object(cuda, name, value, create=True))
+        for target in numba_host.FACES:
+            for name, value in face.items():
+                stack.enter_context(mock.patch.object(target, name, value, create=True))
         for path in ELSEWHERE:
             module = sys.modules.get(f"{cuda.__name__}.{path}")
             for name, value in face.items():
@@ -156,8 +155,12 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             "is_cuda_ndarray": allocate.is_cuda_ndarray,
         }.items():
             alter(arrays, name, value)
-        for where in (engine, worlds):  # for a program that also calls normlab itself
-            alter(where, "gpu_available", lambda: False)
+        if numba_host.HAS_NUMBA:  # for a program that also calls normlab itself
+            from normlab import engine
+            from normlab.engine.launching import worlds
+
+            for where in (engine, worlds):
+                alter(where, "gpu_available", lambda: False)
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(numba_host.driver, "Stream", device.Stream)
         alter(numba_host.driver, "Event", device.Event)
@@ -171,4 +174,10 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         for kind, builder in (("Vectorize", elementwise.Vectorize), ("GUVectorize", rowwise.GUVectorize)):
             for maker in numba_host.ufunc_makers(kind):
                 alter(maker, "target_registry", {**maker.target_registry, "cuda": builder})
+
+        def teach(torch: ModuleType) -> None:
+            for name in tensors.FUNCTIONS:
+                alter(torch, name, tensors.taking_arrays(torch, getattr(torch, name)))
+
+        stack.callback(tensors.UntilImported(teach).stop)
         yield

@@ -1,6 +1,7 @@
 """Move the arguments of a launch as Numba does: device arrays stay, host arrays are copied to the device and back."""
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ class Transfer:
             return np.asarray(value)
         if isinstance(value, (np.ndarray, np.void)):
             return self.copied(np.asarray(value), hint)
-        if value is None or not isinstance(value, (bool, int, float, complex, np.generic)):
+        if value is None or not isinstance(value, (bool, int, float, complex, np.generic, Enum)):
             raise TypeError(f"is a {type(value).__name__}; kernels take host or device arrays and numbers")
         return value
 

@@ -136,6 +136,7 @@ class Cuda(Protocol):
     atomic: Any
     cg: Any
     fp16: Any
+    bf16: Any
     random: Any
     current: Any  # the Thread that runs
 

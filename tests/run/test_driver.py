@@ -7,6 +7,7 @@ from numba.cuda.cudadrv import driver
 
 def test_raw_memory_is_copied_filled_and_freed(cuda):
     context = cuda.current_context()
+    assert driver.driver.get_device_count() == 1
     host, back = np.arange(10, dtype=np.uint32), np.zeros(10, np.uint32)
     before = context.get_memory_info().free
     first, second = context.memalloc(40), context.memalloc(40)

@@ -1,5 +1,7 @@
 """`vectorize` and `guvectorize` for the cuda target: broadcasting, types, where results are, errors."""
 
+import pickle
+
 import numba
 import numpy as np
 import pytest
@@ -64,6 +66,14 @@ def test_numba_infers_a_result_type_that_is_not_declared(cuda):
         assert made.dtype == (kind or "complex64")
 
 
+def test_a_ufunc_of_a_function_is_pickled_with_its_code(cuda):
+    plus = numba.vectorize(["int64(int64)", "float64(float64)"], target="cuda")(lambda a: a + 1)
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(plus))))
+    for kind in (np.int64, np.float64):
+        made = again(np.arange(3, dtype=kind))
+        assert (made.tolist(), made.dtype) == ([1, 2, 3], kind)
+
+
 def test_reduce_leaves_its_argument_alone(cuda, multiply):
     host = np.arange(1, 8)
     device = cuda.to_device(host)
@@ -78,6 +88,8 @@ def test_reduce_leaves_its_argument_alone(cuda, multiply):
 def test_vectorize_says_what_it_cannot(cuda):
     with pytest.raises(TypeError, match="caching is not supported"):
         numba.vectorize(["float32(float32)"], target="cuda", cache=True)(lambda a: a)
+    with pytest.warns(RuntimeWarning, match="nopython kwarg for cuda target is redundant"):
+        numba.vectorize(["float32(float32)"], target="cuda", nopython=True)(lambda a: a)
     with pytest.raises(KeyError, match="fastmath"):
         numba.vectorize(["float32(float32)"], target="cuda", fastmath=True)(lambda a: a)
 
@@ -105,6 +117,8 @@ def test_guvectorize_loops_over_the_other_dimensions(cuda, matvec):
     assert matvec(a, x, out) is out
     assert (out == want).all()
     assert matvec(a, x, out=out) is out
+    flat = np.zeros(want.size, np.float32)  # has as many elements, along other axes
+    assert (matvec(a, x, flat) == want.ravel()).all()
 
 
 def test_guvectorize_checks_shapes_and_types(cuda, matvec):
@@ -115,10 +129,19 @@ def test_guvectorize_checks_shapes_and_types(cuda, matvec):
         matvec(a[0], a[0])
     with pytest.raises(TypeError, match=r"accepts 2 positional arguments .* Got 1"):
         matvec(a)
+    with pytest.raises(TypeError, match=r"or 3 positional arguments .* Got 4 positional arguments"):
+        matvec(a, a[0], a[0], a[0])
+    with pytest.raises(ValueError, match="'out' as both positional and keyword"):
+        matvec(a, a[0], a[0], out=a[0])
     with pytest.raises(TypeError, match="no matching signature for int8, int8"):
         matvec(a.astype(np.int8), a[0].astype(np.int8))
     with pytest.raises(TypeError, match="a device array cannot be cast"):
         matvec(cuda.to_device(a.astype(np.float64)), a[0])
+    for options, words in (({"nopython": False}, "nopython flag must be True"), ({"quick": 1}, "supported: 'quick'")):
+        with pytest.raises(TypeError, match=words):
+            numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(n)", target="cuda", **options)(lambda a, b: None)
+    with pytest.raises(TypeError, match="specifies int32 return type"):
+        numba.guvectorize(["int32(int32[:], int32[:])"], "(n)->(n)", target="cuda")(lambda a, b: None)
     with pytest.raises(NameError, match="undefined output symbols: k"):
         numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(k)", target="cuda")(lambda a, b: None)
     with pytest.raises(ValueError, match="a layout looks like"):

@@ -1,7 +1,10 @@
 """The CUDA array interface, in both directions, and PyTorch's tensors on the CPU as memory of the simulated GPU."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -86,6 +89,36 @@ def test_addresses_outside_simulated_memory_are_refused(cuda):
         cuda.as_cuda_array(np.zeros(3))
     assert not cuda.is_cuda_array(np.zeros(3))
     assert cuda.as_cuda_array(foreign(cuda.device_array(0))).shape == (0,)
+
+
+PROGRAM = """
+from numba import cuda
+import numpy as np
+array = cuda.to_device(np.arange(4, dtype=np.float32))
+import torch
+tensor = torch.as_tensor(array)
+tensor[0] = 7
+print(tensor.tolist(), array.copy_to_host().tolist(), torch.tensor(array, dtype=torch.int64).tolist())
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import torch\n"])
+def test_torch_takes_a_device_array_whenever_it_is_imported(tmp_path, first):
+    pytest.importorskip("torch")
+    script = tmp_path / "program.py"
+    script.write_text(first + PROGRAM)
+    command = [sys.executable, "-m", "normlab.cli", "run", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "[7.0, 1.0, 2.0, 3.0] [7.0, 1.0, 2.0, 3.0] [7, 1, 2, 3]\n", done.stderr
+
+
+def test_device_arrays_of_bfloat16_and_mapped_ones_are_tensors_too(cuda):
+    torch = pytest.importorskip("torch")
+    narrow = torch.asarray(cuda.to_device(np.arange(3, dtype=ml_dtypes.bfloat16)))
+    assert (narrow.dtype, narrow.tolist()) == (torch.bfloat16, [0, 1, 2])
+    mapped = cuda.mapped_array(3)
+    torch.as_tensor(mapped)[:] = 2
+    assert mapped.tolist() == [2, 2, 2]
 
 
 def test_tensors_on_the_cpu_are_memory_of_the_simulated_gpu(cuda, add):

@@ -65,7 +65,8 @@ def error_of(function: FunctionType, refused: Refusal) -> CompilerError:
     """Return the error that says why a kernel is refused, with the line and its text."""
     file = refused.file or function.__code__.co_filename
     line = Line(file, refused.line or function.__code__.co_firstlineno)
-    return CompilerError(f"kernel {function.__name__!r} does not compile for a GPU: {refused.text}; at {line}", line)
+    sentence = f"kernel {function.__name__!r} does not compile for a GPU: {refused.text}; at {line}"
+    return CompilerError(sentence, line, refused.words)
 
 
 def type_of(argument: Any, adopted: Any) -> Any:

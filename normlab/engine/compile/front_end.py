@@ -24,11 +24,12 @@ LIBRARIES = (str(Path(__file__).parents[2]), *{sysconfig.get_path(name) for name
 
 
 class Refusal(NamedTuple):
-    """Why Numba refuses a kernel: a sentence, and the line and its file, None if Numba names none."""
+    """Why Numba refuses a kernel: a sentence, the line and its file, None if Numba names none, and Numba's words."""
 
     text: str
     line: int | None
     file: str | None = None
+    words: str = ""
 
 
 def refusal(kernel: Any, argument_types: tuple, cc: tuple[int, int] = (9, 0)) -> Refusal | None:
@@ -82,7 +83,7 @@ def _refused(error: Exception, function: FunctionType) -> Refusal:
         line = code.co_firstlineno
     elif found := re.search(r"Cannot unify .* for '([A-Za-z_]\w*)[.\w]*'", plain(error)):
         line = _last_assignment(tree, found[1], line)  # Numba names the line at which both ways meet
-    return Refusal(text, line, file)
+    return Refusal(text, line, file, plain(error))
 
 
 def _place(error: Exception, kernel_file: str) -> tuple[str, int | None]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from normlab.engine.compile.compiler import types
@@ -44,30 +44,39 @@ def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, F
         if isinstance(call, ir.Expr) and call.op == "call":
             callee, signature = annotation.typemap.get(call.func.name), annotation.calltypes.get(call)
             dispatcher, kinds = getattr(callee, "dispatcher", None), getattr(signature, "args", None)
-            if isinstance(callee, types.Function) and _is_programs(callee.typing_key):
+            if isinstance(callee, types.Function) and isinstance(callee.typing_key, FunctionType):
                 dispatcher, kinds = _overload(callee, kinds)
                 if dispatcher is not None:
                     overloads.add((callee.typing_key, dispatcher.py_func))
             yield from _told(getattr(dispatcher, "overloads", {}).get(kinds), in_kernel=False, done=done)
+    function = annotation.func_id.func
+    overloads.update(_inlined(function, result.typing_context))
     told = _Function(annotation, result.signature).types(in_kernel)
-    yield place_of(annotation.func_id.func.__code__), replace(told, overloads=frozenset(overloads))
+    yield place_of(function.__code__), replace(told, overloads=frozenset(overloads))
 
 
-def _is_programs(function: Any) -> bool:
-    """Return whether `function` is a Python function of a program; Numba's and NumPy's the simulator knows itself."""
-    if not isinstance(function, FunctionType):
-        return False
-    package, *inside = function.__module__.split(".")
-    return package not in ("numba", "numpy") or "tests" in inside  # Numba's own tests are programs, too
+def _inlined(function: FunctionType, context: Any) -> Iterator[tuple[FunctionType, FunctionType]]:
+    """Yield the functions under `@overload(inline="always")` that a function names, and what Numba takes for each.
+
+    No call of them is left in the compiled function. What Numba has taken in other kernels counts, too.
+    """
+    cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
+    for named in (*(function.__globals__.get(name) for name in function.__code__.co_names), *cells):
+        found = context._lookup_global(named) if isinstance(named, FunctionType) else None
+        for template in getattr(found, "templates", ()):
+            if hasattr(template, "_inline") and not template._inline.is_never_inline:
+                made = (dispatcher for dispatcher, _ in template._impl_cache.values() if dispatcher is not None)
+                yield from ((named, dispatcher.py_func) for dispatcher in made)
 
 
 def _overload(callee: Any, kinds: tuple | None) -> tuple[Any, tuple | None]:
     """Return the dispatcher that Numba has made for a function under `@overload`, and the types it is called with."""
-    for template in callee.templates:
-        for key, made in getattr(template, "_impl_cache", {}).items():
-            if kinds in key and made is not None and hasattr(made[0], "py_func"):
-                return made
-    return None, None
+    caches = [getattr(template, "_impl_cache", {}) for template in callee.templates]
+    made = [(key, found) for cache in caches for key, found in cache.items() if found and hasattr(found[0], "py_func")]
+    exact = [found for key, found in made if kinds in key]
+    if not exact and len(made) == 1:  # a call with keywords, whose types are in another order
+        exact = [made[0][1]]
+    return exact[0] if exact else (None, None)
 
 
 def _instructions(annotation: Any) -> Iterator[Any]:

@@ -6,6 +6,7 @@ Every argument, and every array that a kernel names from outside, enters the ker
 """
 
 import sys
+from enum import Enum
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,7 @@ import numpy as np
 
 from normlab.sim.language.integers import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
 
-SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16)
+SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16, Enum)
 
 
 class WrappingArray(np.ndarray):
@@ -21,15 +22,19 @@ class WrappingArray(np.ndarray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
+        cast = INTEGER_CASTS.get(self.dtype.name)
+        if cast is None:  # a view of the integers' bits as floats
+            super().__setitem__(key, value)
+            return
         # NumPy raises for inf and NaN, and does not define what a float out of range becomes; cvt.rzi saturates.
         if isinstance(value, (float, np.floating)):
-            value = INTEGER_CASTS[self.dtype.name](value)
+            value = cast(value)
         try:
             super().__setitem__(key, value)
         except (OverflowError, ValueError):  # too large, or a NaN
             if not isinstance(value, (int, float, np.number)):
                 raise
-            super().__setitem__(key, INTEGER_CASTS[self.dtype.name](value))
+            super().__setitem__(key, cast(value))
 
 
 # A load by a method in Python takes more than ten times as long as NumPy's own. So only the dtypes that need it get
@@ -42,7 +47,8 @@ class NarrowArray(WrappingArray):
         value = super().__getitem__(key)
         if isinstance(value, np.ndarray):
             return value
-        return WITH_LOADS_OF_THEIR_OWN[self.dtype](value)
+        holder = WITH_LOADS_OF_THEIR_OWN.get(self.dtype)  # none for a view as floats
+        return value if holder is None else holder(value)
 
 
 def as_kernel_array(array: np.ndarray) -> np.ndarray:
@@ -68,12 +74,10 @@ def adopt(value: Any) -> Any:
         value = array_of_tensor(value)
     if isinstance(value, np.ndarray):
         # bfloat16 is ml_dtypes' own type: NumPy gives it kind "V", which stands for records.
-        if value.dtype.kind in "biufcmM" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
+        if value.dtype.kind in "biufcmMSU" or value.dtype.names or value.dtype == ml_dtypes.bfloat16:
             return as_kernel_array(value)
-        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers")
-    if value is None or isinstance(
-        value, (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16)
-    ):
+        raise TypeError(f"is an array of {value.dtype}; kernels take arrays of numbers and of text")
+    if value is None or isinstance(value, SCALARS):
         return adopt_scalar(value)
     kind = type(value).__name__
     # CuPy and Numba's device arrays: reading them here would need a driver, and the copy should be the caller's choice.

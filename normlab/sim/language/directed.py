@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 UP, DOWN, ZERO = "ru", "rd", "rz"
@@ -16,7 +17,7 @@ UP, DOWN, ZERO = "ru", "rd", "rz"
 
 def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     """Return the number of type `kind` next to `exact`, which is not 0, in a direction."""
-    largest, sign = np.finfo(kind).max, 1 if exact > 0 else -1
+    largest, sign = ml_dtypes.finfo(kind).max, 1 if exact > 0 else -1
     upwards = direction == UP or (direction == ZERO and exact < 0)
     if abs(exact) > Fraction(float(largest)):
         beyond = kind(np.inf) if upwards == (exact > 0) else largest
@@ -132,13 +133,13 @@ def from_integer(cast: Any, kind: Any, direction: str) -> Callable[[Any], Any]:
     return call
 
 
-def to_single(direction: str) -> Callable[[Any], Any]:
-    """Return the conversion of a float64 to a float32, rounded in a direction."""
+def narrowed(takes: Any, kind: Any, direction: str) -> Callable[[Any], Any]:
+    """Return the conversion of a float of type `takes` to the narrower `kind`, rounded in a direction."""
 
     def call(value: Any) -> Any:
-        given = np.float64(value)
+        given = takes(value)
         if given == 0 or not np.isfinite(given):
-            return np.float32(given)
-        return rounded(Fraction(float(given)), np.float32, direction)
+            return kind(given)
+        return rounded(Fraction(float(given)), kind, direction)
 
     return call

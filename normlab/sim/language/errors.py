@@ -36,12 +36,15 @@ class ShuffleError(SimulationError):
 
 
 class CompilerError(SimulationError):
-    """The compiler refuses the kernel, which could run here; `line`: the line of the source that it refuses."""
+    """The compiler refuses the kernel, which could run here; `line`: the line of the source that it refuses.
 
-    def __init__(self, message: str, line: Line):
+    `words`: the compiler's own.
+    """
+
+    def __init__(self, message: str, line: Line, words: str = ""):
         """Say why, and where."""
         super().__init__(message)
-        self.line = line
+        self.line, self.words = line, words
 
 
 def calling_frame(frame: FrameType | None) -> FrameType | None:

@@ -1,6 +1,7 @@
 """Compute fused multiply-adds, rounded once: for `cuda.fma`, and for the device's `%` of floats."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -25,8 +26,8 @@ def fma64(a: Any, b: Any, c: Any) -> np.float64:
         return np.float64(math.inf if exact > 0 else -math.inf)
 
 
-def narrow_fma(kind: type[np.floating], a: Any, b: Any, c: Any) -> Any:
-    """Return a·b + c in float32 or float16, rounded once.
+def narrow_fma(kind: Callable[[float], Any], a: Any, b: Any, c: Any) -> Any:
+    """Return a·b + c in float32 or a type of 16 bits, rounded once; `kind` rounds a float64 to that type.
 
     The product is exact in float64. The sum is rounded there to odd (if inexact, the last bit is 1), which makes the
     second rounding the only one that counts (Boldo & Melquiond 2008).

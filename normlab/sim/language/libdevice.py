@@ -1,12 +1,11 @@
-"""Build `cuda.libdevice` and `cuda.fp16`: tables from CUDA's names to functions of a given type.
+"""Build `cuda.libdevice`: a table from CUDA's names to functions of a given type.
 
 A libdevice function takes and gives one type whatever it is called with: `expf` is float32, `exp` is float64. The
-tables have all of libdevice's functions; those that round in a direction are in `directed.py`, and erfinv, the Bessel
+table has all of libdevice's functions; those that round in a direction are in `directed.py`, and erfinv, the Bessel
 functions and their like in `special.py`.
 """
 
 import math
-import operator
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 
 from normlab.sim.language import special
 from normlab.sim.language.arithmetic import BUILTINS
-from normlab.sim.language.directed import DOWN, UP, ZERO, directed_functions, from_integer, to_single
+from normlab.sim.language.directed import DOWN, UP, ZERO, directed_functions, from_integer, narrowed
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, popc
 from normlab.sim.language.fused import fma64, narrow_fma
 from normlab.sim.language.integers import INTEGER_CASTS, is_unsigned
@@ -54,7 +53,7 @@ def _sine_of_half_turns(x: Any) -> Any:
 
 
 # Name without suffix → NumPy; the float32 function adds an f, as C does.
-_REAL: dict[str, Function] = {
+REAL: dict[str, Function] = {
     **{name: MATH[name] for name in ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "copysign")},
     **{name: MATH[name] for name in ("cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "fabs", "fmod", "hypot")},
     **{name: MATH[name] for name in ("lgamma", "log", "log10", "log1p", "log2", "nextafter", "pow", "remainder")},
@@ -83,7 +82,7 @@ _REAL: dict[str, Function] = {
 }
 # On a GPU these are less exact than the functions without `fast_`. Here both are the same function.
 _FAST = ("cosf", "exp10f", "expf", "log10f", "log2f", "logf", "powf", "sinf", "tanf", "sincosf")
-_ARITHMETIC: dict[str, Function] = {
+ARITHMETIC: dict[str, Function] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
@@ -91,14 +90,14 @@ _ARITHMETIC: dict[str, Function] = {
     "rcp": lambda x: 1 / x,
     "sqrt": np.sqrt,
 }
-_ROUNDINGS: dict[str, Function] = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
+ROUNDINGS: dict[str, Function] = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 
 
 def _libdevice() -> dict[str, Function]:
     """Build the table of `cuda.libdevice`."""
     table: dict[str, Function] = {}
     function: Function
-    for name, function in _REAL.items():
+    for name, function in REAL.items():
         # Their second argument is an int32 and must not become a float.
         takes_int = name in ("ldexp", "powi")
         for suffix, kind in (("", np.float64), ("f", np.float32)):
@@ -108,7 +107,7 @@ def _libdevice() -> dict[str, Function]:
                 table[name + suffix] = typed(function, kind)
     for name in _FAST:
         table[f"fast_{name}"] = table[name]
-    for name, function in _ARITHMETIC.items():
+    for name, function in ARITHMETIC.items():
         table[f"f{name}_rn"] = typed(function, np.float32)
         if name != "sub":  # libdevice has no dsub
             table[f"d{name}_rn"] = typed(function, np.float64)
@@ -162,7 +161,7 @@ def _parts_of_floats() -> dict[str, Function]:
         table[f"scalbn{suffix}"] = lambda x, n, kind=kind: np.ldexp(kind(x), int(n))
         table[f"ilogb{suffix}"] = lambda x, kind=kind: _int32(_exponent(kind(x)))
         table[f"logb{suffix}"] = lambda x, kind=kind: _exponent_as_float(kind(x))
-        table[f"sincospi{suffix}"] = typed(lambda x: (_REAL["sinpi"](x), _REAL["cospi"](x)), kind)
+        table[f"sincospi{suffix}"] = typed(lambda x: (REAL["sinpi"](x), REAL["cospi"](x)), kind)
     table["double2hiint"] = lambda x: _int32(int(np.float64(x).view(np.int64)) >> 32)
     table["double2loint"] = lambda x: _int32(int(np.float64(x).view(np.int64)) & 0xFFFFFFFF)
     table["hiloint2double"] = lambda high, low: np.uint64((int(high) & 0xFFFFFFFF) << 32 | int(low) & 0xFFFFFFFF).view(
@@ -213,14 +212,14 @@ def _conversions() -> dict[str, Function]:
     for real, kind in (("float", np.float32), ("double", np.float64)):
         for short, name in integers.items():
             table[f"{short}2{real}_rn"] = typed(kind, INTEGER_CASTS[name], kind)
-            for direction, rounded in _ROUNDINGS.items():
+            for direction, rounded in ROUNDINGS.items():
                 table[f"{real}2{short}_{direction}"] = _as_signed(typed(rounded, kind, INTEGER_CASTS[name]))
     for direction in (UP, DOWN, ZERO):
         for short, name in integers.items():
             if short in ("ll", "ull"):  # every int32 is a float64, so there is nothing to round
                 table[f"{short}2double_{direction}"] = from_integer(INTEGER_CASTS[name], np.float64, direction)
             table[f"{short}2float_{direction}"] = from_integer(INTEGER_CASTS[name], np.float32, direction)
-        table[f"double2float_{direction}"] = to_single(direction)
+        table[f"double2float_{direction}"] = narrowed(np.float64, np.float32, direction)
     table["double2float_rn"] = typed(np.float32, np.float64, np.float32)
     table["float_as_int"] = typed(lambda x: x.view(np.int32), np.float32, _int32)
     # Through NumPy's own int32, because the cast gives a 64-bit integer that only remembers its width.
@@ -285,34 +284,3 @@ def _byte_perm(x: int, y: int, selector: int) -> int:
 
 
 LIBDEVICE = Namespace("cuda.libdevice", _libdevice())
-
-
-def _fp16() -> dict[str, Function]:
-    """Build the table of `cuda.fp16`: half in, half out; comparisons give a bool.
-
-    CUDA's header has a function under a name with two underscores where numba-cuda adds one without; both work in a
-    kernel (`rewrite.py` strips the underscores of an import by name).
-    """
-    half = np.float16
-    table: dict[str, Function] = {f"h{name}": typed(function, half) for name, function in _ARITHMETIC.items()}
-    for name in ("sin", "cos", "exp", "exp2", "log", "log2", "log10", "tanh"):
-        table[f"h{name}"] = typed(MATH[name], half)
-    table |= {f"h{name}": typed(_REAL[name], half) for name in ("exp10", "rsqrt", "ceil", "floor", "trunc", "rint")}
-    table["habs"], table["hneg"] = typed(abs, half), typed(lambda x: -x, half)
-    table["hmax"], table["hmin"] = typed(BUILTINS["max"], half), typed(BUILTINS["min"], half)
-    # hmax ignores a NaN and these return it: np.maximum does, NumPy's fmax does not.
-    table["hmax_nan"], table["hmin_nan"] = typed(np.maximum, half), typed(np.minimum, half)
-    table["hfma"] = lambda x, y, z: narrow_fma(half, *map(half, (x, y, z)))
-    for name in ("eq", "ge", "gt", "le", "lt"):
-        table[f"h{name}"] = typed(getattr(operator, name), half, np.bool_)
-    table["hne"] = typed(lambda x, y: x < y or x > y, half, np.bool_)  # ordered: false for a NaN, unlike x != y
-    table["hisnan"], table["hisinf"] = typed(np.isnan, half, np.bool_), typed(np.isinf, half, np.bool_)
-    for name in ("hadd", "hsub", "hmul"):
-        table[f"{name}_rn"] = table[name]
-    table["half2float"] = typed(np.float32, half, np.float32)
-    table["float2half"] = table["float2half_rn"] = typed(half, np.float32, half)
-    table["double2half"] = typed(half, np.float64, half)
-    return table | {f"__{name}": function for name, function in table.items()}
-
-
-FP16 = Namespace("cuda.fp16", _fp16())

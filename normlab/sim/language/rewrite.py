@@ -27,10 +27,14 @@ from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
 from normlab.sim.language.overloads import Overloads
 from normlab.sim.language.variables import Types
+from normlab.sim.language.vector_types import VECTOR_TYPES
 from normlab.sim.protocols import Cuda
 
 # Every package that may hold Numba's CUDA target; none of them has to be installed.
-CUDA_PACKAGES = ("numba.cuda", "numba_cuda.numba.cuda", "numba_cuda_mlir.cuda", "numba_cuda_mlir")
+CUDA_PACKAGES = (
+    *("numba.cuda", "numba_cuda.numba.cuda"),
+    *("numba_cuda_mlir.cuda", "numba_cuda_mlir.numba_cuda", "numba_cuda_mlir"),
+)
 SIMULATED_BUILTINS = vars(builtins) | BUILTINS
 SIMULATED_MATH = Namespace(
     "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
@@ -125,7 +129,7 @@ class Rewriter:
             return INTEGER_CASTS[np.dtype(value).name]
         # A type that the simulator does not know is left as it is; the error then comes where the kernel uses it.
         if is_numba_type(value):
-            return TYPES.get(str(value), value)
+            return TYPES.get(str(value), VECTOR_TYPES.get(getattr(value, "name", ""), value))
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         # Functions imported by name, such as `from math import sqrt`, are known by the module that they name.
         if isinstance(module, str) and isinstance(name, str):
@@ -146,7 +150,7 @@ class Rewriter:
             if isinstance(random, ModuleType):
                 self._cuda.random = ModuleInKernel(random, self)
             return self._cuda
-        if path in ("cg", "fp16", "libdevice", "types"):
+        if path in ("cg", "fp16", "libdevice", "types", "vector"):
             return getattr(self._cuda, path)
         return SIMULATED_MATH if module is math else ModuleInKernel(module, self)
 
@@ -156,10 +160,10 @@ class Rewriter:
             return IndexByName(self._cuda, name)
         home = cuda_path(module) or ""
         found: Any = self._cuda
-        # numba-cuda defines fp16's functions in this module, under the names of CUDA's header such as __hadd.
-        if home == "_internal.cuda_fp16":
-            found, name = self._cuda.fp16, name.removeprefix("__")
-        elif home in ("cg", "fp16", "libdevice"):
+        # numba-cuda defines these functions under the names of CUDA's headers, such as __hadd.
+        if home in ("_internal.cuda_fp16", "_internal.cuda_bf16"):
+            found, name = getattr(self._cuda, home[-4:]), name.removeprefix("__")
+        elif home in ("cg", "fp16", "libdevice", "vector"):
             found = getattr(self._cuda, home)
         for part in name.split("."):
             found = getattr(found, part)
@@ -205,7 +209,7 @@ def cuda_path(module: str) -> str | None:
 def is_numba_type(value: Any) -> bool:
     """Return whether `value` is a type of Numba, such as `numba.float32`."""
     module = type(value).__module__
-    return module.startswith("numba") and ".types" in module
+    return module.startswith("numba") and (".types" in module or ".type_defs." in module)
 
 
 def names_of(code: CodeType) -> set[str]:

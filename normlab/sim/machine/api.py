@@ -4,15 +4,18 @@ There is one object per launch. `threadIdx` and `current` (the running thread) a
 sets before it lets a thread run; everything else finds its thread through `current`.
 """
 
+import math
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from normlab.sim.language.arrays import shape_of
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, fma, popc
+from normlab.sim.language.half import BF16, FP16
 from normlab.sim.language.integers import TYPES
-from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.language.vector_types import VECTOR_TYPES
 from normlab.sim.machine.atomics import Atomics
 from normlab.sim.machine.memory import ConstantMemory, LocalMemory, SharedMemory
@@ -20,6 +23,7 @@ from normlab.sim.machine.observe import Observer
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.machine.shuffles import WarpOperations
 from normlab.sim.machine.threads import WARP_SIZE, Dim3, Thread
+from normlab.sim.machine.vector import load_block, store_block
 from normlab.sim.protocols import Grid
 
 
@@ -71,11 +75,13 @@ class Cuda(WarpOperations):
         # Each of these keeps the namespace, through which it finds the running thread: Python gives it no other way.
         self.shared = SharedMemory(self, dynamic_shared_bytes)
         self.local = LocalMemory(self)
+        self.shared_array, self.local_array = self.shared.array, self.local.array  # numba-cuda-mlir's names
         self.const = ConstantMemory()
         self.atomic = Atomics(self)
-        self.libdevice, self.fp16 = LIBDEVICE, FP16
+        self.libdevice, self.fp16, self.bf16 = LIBDEVICE, FP16, BF16
         self.cg = Namespace("cuda.cg", {"this_grid": partial(GridGroup, self)})
         self.types = Namespace("cuda.types", TYPES)
+        self.vector = Namespace("cuda.vector", {"load": load_block, "store": store_block})
 
     # Python calls this for missing names only, so `cuda.float32` costs one failed lookup and `cuda.grid` none.
     def __getattr__(self, name: str) -> Any:
@@ -162,6 +168,14 @@ class Cuda(WarpOperations):
     def selp(self, condition: Any, if_true: Any, if_false: Any) -> Any:
         """Return `if_true` or `if_false`."""
         return if_true if condition else if_false
+
+    def carray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
+        """Return the elements behind a C pointer as an array; Numba wants its dtype, and no other."""
+        return pointer[: math.prod(shape_of(shape))].reshape(shape)
+
+    def farray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
+        """Return the elements behind a C pointer as an array in Fortran order."""
+        return self.carray(pointer, shape_of(shape)[::-1]).T
 
     def ldca(self, array: np.ndarray, index: Any) -> Any:
         """Load `array[index]`; a cache hint changes no value."""

@@ -232,8 +232,8 @@ class Launch:
         if observer is not None:
             # The rewritten code and not the function's own: this one is in the frames that the observer meets.
             observer.kernel_code = body.__code__
-            names = inspect.signature(function).parameters
-            adopted = [observer.adopt(value, name) for value, name in zip(adopted, names, strict=False)]
+            parameters = parameters_of(function, len(adopted))
+            adopted = [observer.adopt(value, one.name) for value, one in zip(adopted, parameters, strict=False)]
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
@@ -270,7 +270,7 @@ class Launch:
 
 def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:
     """Return a launch's arguments as the kernel sees them; raises TypeError in the caller's words."""
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = parameters_of(function, len(arguments))
     required = [parameter for parameter in parameters if parameter.default is parameter.empty]
     if not len(required) <= len(arguments) <= len(parameters):
         names = ", ".join(parameter.name for parameter in parameters)
@@ -285,6 +285,16 @@ def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:
                 f"argument {position} ({parameter.name!r}) of kernel {function.__name__!r} {error}"
             ) from None
     return adopted
+
+
+def parameters_of(function: FunctionType, count: int) -> list[inspect.Parameter]:
+    """Return the parameters of a kernel that is given `count` arguments; `*args` is one for each that it takes."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
+        last = parameters.pop()
+        one = inspect.Parameter(last.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameters += [one] * (count - len(parameters))
+    return parameters
 
 
 def extent3(what: str, extent: Any, limits: tuple[int, int, int]) -> Dim3:

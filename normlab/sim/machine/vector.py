@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.language.arrays import shape_of
 from normlab.sim.language.errors import SimulationError
+from normlab.sim.language.vector_types import Vector, VectorType
 from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
 
 WIDEST = 16  # bytes
@@ -130,6 +132,51 @@ def vector_key(array: Any, index: Any, width: int) -> tuple[int, ...]:
             f"alignment={size}"
         )
     return key
+
+
+def load_block(array: Any, indices: Any, shape: Any, alignment: Any = None) -> Vector:
+    """Return a block of elements as a vector, as numba-cuda-mlir's `cuda.vector.load` does.
+
+    `shape`: of the last axes; an int is a length along the last one. `alignment`: bytes that the program promises, and
+    one access moves so many; without it every element is an access of its own.
+    """
+    extents = shape_of(shape)
+    elements: list[Any] = []
+    line, width, together = _lines(array, indices, extents, alignment)
+    for key in line:
+        for first in range(0, width, together):
+            place = (*key[:-1], key[-1] + first)
+            count = min(together, width - first)
+            elements += read_vector(array, place, count) if alignment else [array[place]]
+    kind = VectorType(plain_array(array).dtype.name, len(elements))
+    return kind(*elements) if len(extents) == 1 else Vector(kind, kind(*elements).elements, extents)
+
+
+def store_block(array: Any, index: Any, vector: Vector, alignment: Any = None) -> None:
+    """Store a vector's elements from an index on, as numba-cuda-mlir's `cuda.vector.store` does."""
+    line, width, together = _lines(array, index, vector.shape, alignment)
+    for number, key in enumerate(line):
+        for first in range(0, width, together):
+            place = (*key[:-1], key[-1] + first)
+            start = number * width + first
+            values = vector.elements[start : start + min(together, width - first)]
+            if alignment:
+                write_vector(array, place, values)
+            else:
+                array[place] = values[0]
+
+
+def _lines(array: Any, index: Any, extents: tuple[int, ...], alignment: Any) -> tuple[list[tuple], int, int]:
+    """Return the first index of each line of a block, the line's length, and how many elements one access moves."""
+    plain = plain_array(array)
+    if not isinstance(index, tuple):  # counts elements, whatever the array's dimensions
+        index = tuple(map(int, np.unravel_index(int(index), plain.shape)))
+    outer = (0,) * (len(index) - len(extents)) + extents[:-1]
+    lines = [
+        (*(part + step for part, step in zip(index, steps, strict=False)), index[-1])
+        for steps in np.ndindex(*(max(1, extent) for extent in outer))
+    ]
+    return lines, extents[-1], int(alignment or 0) // plain.itemsize or 1
 
 
 def neighbours(array: np.ndarray, key: tuple[int, ...], width: int) -> np.ndarray:

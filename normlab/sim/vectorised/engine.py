@@ -111,7 +111,8 @@ def _run_chunks(launch: Launched, body: FunctionType, arguments: list, learnt: L
     together = launch.cluster * (1 if learnt.alone else max(1, LANES // lanes))
     if learnt.whole and launch.fits_one_chunk:
         together = launch.blocks
-    names = prepared(body).parameters
+    code = prepared(body)
+    names = code.parameters + [code.rest or ""] * (len(arguments) - len(code.parameters))
     given = [
         _argument(launch, value, place, name) for place, (value, name) in enumerate(zip(arguments, names, strict=False))
     ]

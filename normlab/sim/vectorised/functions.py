@@ -14,8 +14,9 @@ import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
 from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs, fma, popc
+from normlab.sim.language.half import BF16, FP16
 from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast
-from normlab.sim.language.libdevice import FP16, LIBDEVICE
+from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
@@ -154,6 +155,7 @@ PURE = {
         *(BUILTINS[name] for name in ("float", "int", "max", "min", "bool", "round", "pow", "divmod")),
         *_members(LIBDEVICE),
         *_members(FP16),
+        *_members(BF16),
         *(brev, clz, ffs, fma, popc, abs, math.gcd),
         *CAST_GLOBALS.values(),
     )

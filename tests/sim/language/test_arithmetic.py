@@ -759,7 +759,8 @@ def test_tables_of_libdevice_and_fp16(expression, expected):
 
 
 def test_every_name_of_numbas_fp16_that_the_simulator_has_is_one_and_the_common_ones_are_there():
-    from normlab.sim.language.libdevice import FP16, LIBDEVICE
+    from normlab.sim.language.half import FP16
+    from normlab.sim.language.libdevice import LIBDEVICE
 
     known = {name for name in vars(FP16) if not name.startswith("_")}
     assert known - set(dir(cuda.fp16)) <= {name for name in known if f"__{name}" in dir(cuda.fp16)}

@@ -268,6 +268,31 @@ def test_an_overload_on_a_stub_is_numba_s_or_an_error(overload):
         simulate(of_several_types, check=True)[1, 1](np.full(1, 5.0), np.zeros(1))
 
 
+def test_an_overload_that_numba_inlines_or_calls_by_keywords_is_numba_s():
+    def row(x):
+        pass
+
+    def put(x, value, scale=2, offset=1):
+        pass
+
+    numba.cuda.extending.overload(row, inline="always")(lambda x: lambda x: x[0])
+
+    @numba.cuda.extending.overload(put)
+    def choose(x, value, scale=2, offset=1):
+        def into(x, value, scale=2, offset=1):
+            x[0] = value * scale + offset
+
+        return into
+
+    @cuda.jit
+    def kernel(x):
+        put(row(x), 3, offset=4)
+
+    x = np.zeros((2, 1))
+    simulate(kernel, check=True)[1, 1](x)
+    assert x.tolist() == [[10], [0]]
+
+
 def test_a_function_with_a_body_of_its_own_runs_under_an_overload():
     def doubled(value):
         return 2 * value

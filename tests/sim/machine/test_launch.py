@@ -97,7 +97,7 @@ class OnGpu:
         ([1, 2], "is a list; kernels take NumPy arrays, torch CPU tensors and numbers"),
         ({"a": 1}, "is a dict; kernels take"),
         (np.array([None]), "is an array of object; kernels take arrays of numbers"),
-        (np.array(["a"]), "is an array of <U1; kernels take arrays of numbers"),
+        (np.zeros(1, "V3"), "is an array of |V3; kernels take arrays of numbers"),
         (OnGpu(), "is a OnGpu in a GPU's memory; the simulator takes host memory: copy it to a NumPy array first"),
         (torch.empty(2, device="meta"), "is a tensor on meta; the simulator takes host memory"),
         ("text", "is a str; kernels take"),
