@@ -46,6 +46,11 @@ def _after_step(*_: Any) -> None:
 register_optimizer_step_post_hook(_after_step)
 
 
+def steps() -> int:
+    """Return how many steps all optimizers have made; each `recount` counts as one."""
+    return _Steps.count
+
+
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
 _surveys: dict[tuple, list[Survey]] = {}  # by device and stream: one for each kind of norms last used there
 _lock = RLock()  # guards the two above; never held while the host waits

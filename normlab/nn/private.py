@@ -6,6 +6,7 @@ the quickest way to ask.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -43,6 +44,10 @@ _unwrapped = _found("_C._functorch.get_unwrapped", lambda tensor: tensor)
 FakeTensorMode: Any = _found("_subclasses.FakeTensorMode", None)
 # torch.is_autocast_enabled needs a device type, and finding this takes ten times as long.
 any_autocast: Callable[[], bool] = _found("_C._is_any_autocast_enabled", lambda: True)
+# torch.overrides has only modes that do more, none that do less.
+without_function_modes: Any = _found("_C.DisableTorchFunction", nullcontext)
+# Module.__call__ asks this, too: hooks of torch.nn.modules.module.register_module_forward_hook and others of its kind.
+any_global_hooks: Callable[[], bool] = _found("nn.modules.module._has_any_global_hook", lambda: False)
 _saving_hooks = _found("_C._autograd._top_saved_tensors_default_hooks", lambda ignore: None)
 _graph_task: Callable[[], int] = _found("_C._current_graph_task_id", lambda: -1)
 

@@ -3,7 +3,7 @@
 A norm of one of torch.nn's own classes is known. Any other norm is compared with plans (`normlab.nn.comparing`), which
 differ in the weight and in the dimension: a subclass of torch.nn's norms, a class with "norm" in its name, and a class
 with `variance_epsilon`, transformers' name for the eps. A norm stays if no plan computes the same, and the report says
-why: Gemma's norm, for example, scales by 1 + weight.
+why. Gemma's norm, which scales by 1 + weight, has a plan with an offset.
 
 A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output keeps the old output's dtype.
 """
@@ -25,7 +25,8 @@ from normlab.nn.family import modules as family
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.report import Report
 from normlab.nn.shapes import MemoryEfficient
-from normlab.nn.stand_in import Plan, has_its_own_forward, made
+from normlab.nn.stand_in import Plan, become, has_its_own_forward, made
+from normlab.nn.stream.layers import fuse
 
 ROWS = {torch.nn.LayerNorm: FusedLayerNorm, torch.nn.RMSNorm: FusedRMSNorm}
 FAMILY = {
@@ -36,16 +37,21 @@ TORCH_S = (torch.nn.LayerNorm, torch.nn.RMSNorm, torch.nn.GroupNorm, _NormBase)
 Choice: TypeAlias = tuple[Plan, Rule] | str
 
 
-def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "exact") -> Report:
+def replace_norms(
+    model: torch.nn.Module, memory_efficient: MemoryEfficient = "exact", *, fuse_residual: bool = False
+) -> Report:
     """Swap the norms of a model in place.
 
     Args:
         model: any module. If it is a norm itself, it stays, because it cannot be swapped in place.
         memory_efficient: the mode of layer and RMS norms, as for `normlab.nn.layer_norm`. FusedLayerNorm and
             FusedRMSNorm modules that the model has already get this mode, too.
+        fuse_residual: True also rewrites layers that add before a norm, so that both are one call
+            (`normlab.nn.stream`). A layer is rewritten only if it then computes the same, gradients included.
 
     Returns:
-        a report of the norms that were swapped and of those that were not; `print` shows it as a table.
+        a report of the norms that were swapped and of those that were not, and of layers that were fused; `print` shows
+        it as a table.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
     >>> print(replace_norms(model, memory_efficient=True))
@@ -81,6 +87,8 @@ def replace_norms(model: torch.nn.Module, memory_efficient: MemoryEfficient = "e
             new.memory_efficient = memory_efficient
         elif not isinstance(new, str):
             model.set_submodule(name, new)
+    if fuse_residual:
+        report.fused, report.unfused = fuse(model, become, has_its_own_forward)
     return report
 
 

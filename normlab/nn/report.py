@@ -16,6 +16,9 @@ class Report(list[tuple[str, type, type]]):
 
     left: norms that stay, as (name, class, reason). missed: modules that look like a norm but were not recognised, as
     (name, class, reason). switched: norms of normlab's with a new memory_efficient, as (name, class, the old one).
+    fused: layers whose additions and norms are one call, as (name, class, sites). A site is (the norm's name, "added"
+    or "passed"): the addition before the norm is in the call, or the stream past it. unfused: other modules that hold
+    norms of normlab's, as (name, class, reason). Both are empty without fuse_residual.
     """
 
     def __init__(self, model: torch.nn.Module, memory_efficient: Any) -> None:
@@ -23,6 +26,8 @@ class Report(list[tuple[str, type, type]]):
         self.left: list[tuple[str, type, str]] = []
         self.missed: list[tuple[str, type, str]] = []
         self.switched: list[tuple[str, type, Any]] = []
+        self.fused: list[tuple[str, type, tuple[tuple[str, str], ...]]] = []
+        self.unfused: list[tuple[str, type, str]] = []
         self._model, self._mode = model, f"memory_efficient={memory_efficient!r}"
 
     @property
@@ -80,13 +85,23 @@ class Report(list[tuple[str, type, type]]):
         rows += [(name, kind, f"{self._mode}, was {mode!r}") for name, kind, mode in self.switched]
         rows += [(name, kind, f"left: {why}") for name, kind, why in self.left]
         rows += [(name, kind, f"missed: {why}") for name, kind, why in self.missed]
-        if not rows:
+        if not rows and not self.fused:
             return "no norms"
+        rows += [(name, kind, f"fused: {_said(sites)}") for name, kind, sites in self.fused]
+        rows += [(name, kind, f"not fused: {why}") for name, kind, why in self.unfused]
         table = [("name", "class", "outcome"), *((name, kind.__name__, outcome) for name, kind, outcome in rows)]
         widths = [max(len(row[column]) for row in table) for column in (0, 1)]
         lines = [f"{name:{widths[0]}}  {kind:{widths[1]}}  {outcome}" for name, kind, outcome in table]
         counts = {"replaced": self, "switched": self.switched, "left": self.left, "missed": self.missed}
+        if self.fused or self.unfused:
+            counts |= {"layers fused": self.fused, "not fused": self.unfused}
         return "\n".join([*lines, ", ".join(f"{len(norms)} {what}" for what, norms in counts.items())])
+
+
+def _said(sites: tuple[tuple[str, str], ...]) -> str:
+    """Return what is fused in a layer, in words."""
+    words = {"added": "addition and {}", "passed": "{} and the stream past it"}
+    return ", ".join(words[call].format(norm) for norm, call in sites)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.shapes import MemoryEfficient
+from normlab.nn.stream.calls import offset_norm
 
 
 class Plan(NamedTuple):
@@ -26,6 +27,7 @@ class Plan(NamedTuple):
     attributes with these meanings, None if it has no such attribute. value: the eps of an old norm without an attribute
     for it. channels: False to normalise over the last dimensions. Otherwise the norm goes over dimension 1, of (N, C,
     *spatial), and the output has this dimension last in memory ("moved") or has the input's layout ("as input").
+    offset: gamma is weight + offset; other than 0 for RMSNorm over the last dimension alone.
     """
 
     own: Any
@@ -35,6 +37,7 @@ class Plan(NamedTuple):
     eps: str | None = "eps"
     value: float | None = None
     channels: Literal[False, "moved", "as input"] = False
+    offset: float = 0.0
 
     @property
     def rows(self) -> bool:
@@ -61,6 +64,8 @@ class StandIn(torch.nn.Module):
         said.append(f"normlab.nn.{plan.own.__name__}")
         if plan.rows:
             said.append(f"memory_efficient={self.memory_efficient!r}")
+        if plan.offset:
+            said.append(f"offset={plan.offset:g}")
         return ", ".join(said)
 
 
@@ -70,7 +75,9 @@ def stand_in(old: Any, plan: Plan) -> Any:
     if issubclass(plan.own, old):
         return plan.own
     roles = {"weight": plan.weight, "bias": plan.bias, "eps": plan.eps}
-    others = {role: _alias(name) for role, name in roles.items() if name is not None and name != role}
+    others: dict[str, Any] = {role: _alias(name) for role, name in roles.items() if name is not None and name != role}
+    if plan.offset:
+        others["offset"] = plan.offset
     members = {"__module__": __name__, "__doc__": old.__doc__, "made_of": (old, plan), "forward": _forward(plan)}
     return type(old.__name__, (StandIn, old, plan.own), members | others)
 
@@ -133,8 +140,10 @@ def _alias(name: str) -> property:
 def _forward(plan: Plan) -> Callable[..., Tensor]:
     """Return normlab's forward over the plan's dimension; its argument has the plan's keyword."""
     compute = _over_channels(plan) if plan.channels else plan.own.forward
+    if plan.offset:
+        compute = offset_norm
     keyword = plan.keyword
-    if keyword == "input" and not plan.channels:
+    if keyword == "input" and compute is plan.own.forward:
         return compute
 
     def forward(self: Any, *given: Tensor, **named: Tensor) -> Tensor:

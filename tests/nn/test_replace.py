@@ -8,6 +8,7 @@ from inspect import signature
 
 import pytest
 import torch
+from nn.decoder_layers import GemmaRMSNorm
 from torch import nn as torch_nn
 from torch.nn.utils import prune
 
@@ -58,9 +59,32 @@ class ScaleByRoot(torch_nn.Module):
         return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
 
 
-class GemmaRMSNorm(LlamaRMSNorm):
+class CentredWeightLayerNorm(torch_nn.LayerNorm):
+    """As NeMo's LayerNorm1P: 1 + weight, and a bias."""
+
+    def forward(self, x):
+        return torch_nn.functional.layer_norm(x, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
+
+
+class EarlyRoundingRMSNorm(LlamaRMSNorm):
+    """Of halves, 1 + weight is rounded: what Gemma's norm must not be."""
+
     def forward(self, hidden):
-        return hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon) * (1 + self.weight)
+        wide = hidden.float()
+        normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return normalised.to(hidden.dtype) * (1 + self.weight)
+
+
+class WiderOffsetRMSNorm(LlamaRMSNorm):
+    """A float32 output of a half input and float32 weights, from normalised values rounded to the half."""
+
+    def forward(self, hidden):
+        wide = hidden.float()
+        normalised = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        output = torch.promote_types(hidden.dtype, self.weight.dtype)
+        if output == torch.float32:
+            normalised = normalised.to(hidden.dtype)
+        return (normalised * (1 + self.weight.float())).to(output)
 
 
 class OutsideRMSNorm(LlamaRMSNorm):
@@ -198,14 +222,16 @@ def test_t5_s_layer_norm_is_an_rms_norm(dtype):
 
 
 def test_norms_that_compute_something_else_stay_and_the_report_says_why():
-    model = block(gemma=GemmaRMSNorm(8), outside=OutsideRMSNorm(8), gated=GatedRMSNorm(8), square=SquareRMSNorm(8))
+    model = block(
+        centred=CentredWeightLayerNorm(8), outside=OutsideRMSNorm(8), gated=GatedRMSNorm(8), square=SquareRMSNorm(8)
+    )
     before = dict(model.items())
     report = replace_norms(model)
     assert report == []
     assert dict(model.items()) == before
     reasons = {name: reason for name, _, reason in report.refused}
-    assert list(reasons) == ["gemma", "outside", "gated", "square"]
-    assert reasons["gemma"] == "it scales by 1 + weight, not by its weight"
+    assert list(reasons) == ["centred", "outside", "gated", "square"]
+    assert reasons["centred"] == "it scales by 1 + weight, not by its weight"
     assert reasons["outside"].startswith("it computes something else: off by ")
     assert reasons["gated"] == "its forward takes more than an input: hidden, gate"
     assert reasons["square"].startswith("it cannot be compared: ")
@@ -283,7 +309,7 @@ HALVES = (torch.float16, torch.bfloat16)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize(
     "norm",
-    [torch_nn.LayerNorm, torch_nn.RMSNorm, LlamaRMSNorm, T5LayerNorm, Float32LayerNorm],
+    [torch_nn.LayerNorm, torch_nn.RMSNorm, LlamaRMSNorm, T5LayerNorm, Float32LayerNorm, GemmaRMSNorm],
     ids=lambda n: n.__name__,
 )
 def test_an_output_has_the_dtype_it_had(norm, half):
@@ -546,6 +572,73 @@ def test_stand_ins_run_the_kernels_too(memory_efficient):
             results.append([y, x.grad, *(parameter.grad for parameter in one.parameters())])
     for want, got in zip(*results, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", [False, True, "exact"])
+def test_a_norm_that_scales_by_1_plus_weight_is_an_rms_norm_with_an_offset(mode):
+    model = block(gemma=GemmaRMSNorm(8, 1e-3))
+    old, keys = copy.deepcopy(model["gemma"]), list(model.state_dict())
+    assert replace_norms(model, mode) == [("gemma", GemmaRMSNorm, FusedRMSNorm)]
+    assert list(model.state_dict()) == keys
+    assert isinstance(model["gemma"], GemmaRMSNorm)
+    assert repr(model["gemma"]).endswith(f"memory_efficient={mode!r}, offset=1)")
+    for norm in (model["gemma"], copy.deepcopy(model["gemma"]), pickle.loads(pickle.dumps(model["gemma"]))):
+        for scale in (1, 1e-2):
+            results = []
+            for one in (norm, old):
+                one.zero_grad()
+                x = (torch.randn(3, 8, generator=torch.Generator().manual_seed(0)) * scale).requires_grad_()
+                one(x).pow(3).sum().backward()
+                results.append([one(x), x.grad, one.weight.grad])
+            torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+    with torch.no_grad(), nn.engine("simulator"):
+        x = torch.randn(3, 8)
+        torch.testing.assert_close(model["gemma"](x), old(x), rtol=1e-5, atol=1e-5)
+    compiled = torch.compile(model["gemma"], fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), old(x))
+    torch.testing.assert_close(torch.func.vmap(model["gemma"])(x), old(x))
+
+
+@pytest.mark.parametrize("mode", [False, True, "exact"])
+def test_a_replaced_norm_with_an_offset_keeps_one_tensor(mode):
+    model, x = torch_nn.Sequential(GemmaRMSNorm(64)), torch.randn(8, 64, requires_grad=True)
+    replace_norms(model, mode)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one):
+        y = model(x)
+    (kept,) = [one for one in saved if one.numel() == x.numel()]
+    assert kept.data_ptr() == (y if mode else x).data_ptr()
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_one_plus_weight_is_not_rounded_to_a_half_by_a_replaced_norm(half):
+    """Which of the two a norm does is compared in halves: in float32 both compute the same."""
+    model = block(early=EarlyRoundingRMSNorm(8), wider=WiderOffsetRMSNorm(8), gemma=GemmaRMSNorm(8)).to(half)
+    report = replace_norms(model)
+    assert [name for name, *_ in report] == ["gemma"]
+    reasons = {name: why for name, _, why in report.left}
+    assert "rounds 1 + weight or the normalised values to torch.bfloat16 before it multiplies" in reasons["early"]
+    assert "rounds to torch.bfloat16 or torch.float32 before its float32 output" in reasons["wider"]
+    with torch.no_grad():
+        model["gemma"].weight.fill_(2.0**-9)  # 1 + weight is 1 in bfloat16
+    x = torch.full((1, 8), 1.5).to(half)
+    wide = (1 + 2.0**-9) * torch_nn.functional.rms_norm(x.float(), (8,), eps=1e-6)
+    assert torch.equal(model["gemma"](x), wide.to(half))
+
+
+def test_norms_of_heads_are_replaced_and_take_views_of_a_fused_projection():
+    """As Qwen3 and Gemma 3 have them: a norm of each head, of a query that lies in a tensor with key and value."""
+    model = block(llama=LlamaRMSNorm(8), gemma=GemmaRMSNorm(8))
+    old = copy.deepcopy(model)
+    assert len(replace_norms(model)) == 2
+    for name in ("llama", "gemma"):
+        results = []
+        for one in (model[name], old[name]):
+            fused = torch.randn(2, 3, 4 * 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            y = one(fused[..., 8:24].view(2, 3, 2, 8)).transpose(1, 2)
+            y.square().sum().backward()
+            results.append([y, fused.grad, one.weight.grad])
+        torch.testing.assert_close(*results)
 
 
 class OlmoLayerNorm(torch_nn.Module):
@@ -874,13 +967,14 @@ def test_norms_on_the_meta_device_are_replaced_and_get_their_values_later():
     with torch.device("meta"):
         model = block(norm=LlamaRMSNorm(8), plain=torch_nn.LayerNorm(8), gemma=GemmaRMSNorm(8))
     report = replace_norms(model)
-    assert [name for name, *_ in report] == ["norm", "plain"]
-    assert [name for name, *_ in report.left] == ["gemma"]
+    assert [name for name, *_ in report] == ["norm", "plain", "gemma"]
     state = block(norm=LlamaRMSNorm(8), plain=torch_nn.LayerNorm(8), gemma=GemmaRMSNorm(8)).state_dict()
     model.load_state_dict(state, assign=True)
     x = torch.randn(2, 8)
     expected = state["norm.weight"] * torch_nn.functional.rms_norm(x, (8,), eps=1e-6)
     torch.testing.assert_close(model["norm"](x), expected)
+    expected = (1 + state["gemma.weight"]) * torch_nn.functional.rms_norm(x, (8,), eps=1e-6)
+    torch.testing.assert_close(model["gemma"](x), expected)
 
 
 @pytest.mark.parametrize(
@@ -897,7 +991,7 @@ def test_norms_are_compared_the_same_in_every_context(context):
 def test_models_in_half_precision_are_compared_in_single():
     model = block(llama=LlamaRMSNorm(8), gemma=GemmaRMSNorm(8), batch=torch_nn.BatchNorm1d(8)).bfloat16()
     report = replace_norms(model)
-    assert [name for name, *_ in report] == ["llama", "batch"]
+    assert [name for name, *_ in report] == ["llama", "gemma", "batch"]
     assert {tensor.dtype for tensor in model.parameters()} == {torch.bfloat16}
 
 

@@ -1,0 +1,147 @@
+"""The calls that fused layers make: a norm module with the addition before it, or with the stream past it.
+
+Each call has a plain way, the addition and the module's own call, which hooks, tracers, transforms, tensor subclasses
+and every other caller that wants to see the two get. The quick way is for plain tensors, eager or in a graph of
+torch.compile, and for a norm that nothing watches.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.overrides import has_torch_function_variadic
+
+from normlab.nn import checks, dtypes
+from normlab.nn.add_norm.autograd import chosen
+from normlab.nn.add_norm.functional import offset_rms_norm
+from normlab.nn.add_norm.how import AddHow
+from normlab.nn.formulas import accumulator
+from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
+from normlab.nn.private import PLAIN, any_autocast, any_global_hooks, parameter_of, unwatched
+from normlab.nn.shapes import MemoryEfficient, Owners, Parameter
+from normlab.nn.stream import autograd
+from normlab.nn.stream.operators import StreamNormInGraph
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def added(norm: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (norm(left + right), left + right), in one call where the norm allows it."""
+    if _alone(norm) and left is not right and _plain(left, right):
+        wider = torch.promote_types(left.dtype, right.dtype)
+        # the sum has the wider dtype, and so the residual must have it
+        x, residual = (left, right) if right.dtype is wider else (right, left)
+        asked = _asked(norm, x, residual) if residual.dtype is wider else None
+        if asked is not None:
+            return _computed(x, residual, asked)
+    total = left + right
+    return norm(total), total
+
+
+def passed(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (norm(x), x). The backward adds the gradient of the returned x to the norm's own in one call."""
+    if torch.is_grad_enabled() and _alone(norm) and _plain(x):
+        asked = _asked(norm, x, None)
+        if asked is not None:
+            return _computed(x, None, asked)
+    return norm(x), x
+
+
+def offset_norm(norm: Any, x: Tensor) -> Tensor:
+    """Return the output of a norm whose gamma is weight + norm.offset: the forward of norms that have replaced Gemma's.
+
+    The norm goes over the last dimension, and its dtype_rule is not torch.nn's.
+    """
+    asked = _asked(norm, x, None) if _plain(x) else None
+    if asked is not None:
+        return _computed(x, None, asked, past=False)[0]
+    dtype = x.dtype
+    weight, rule = norm.weight, norm.dtype_rule
+    wide = torch.promote_types(x.dtype, weight.dtype)
+    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
+        weight = dtypes.widened(weight)
+    if checks.mixed_by_pytorch_alone(x, weight):
+        x, weight = x.to(wide), weight.to(wide)
+    with torch.autocast(x.device.type, enabled=False):  # formulas do not change under autocast
+        output = offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
+    if rule == "wider":
+        return output.to(wide)
+    return output.to(dtype if rule in dtypes.OF_INPUT else norm.weight.dtype)
+
+
+class Asked(NamedTuple):
+    """What a norm module is asked for. owners: the module's parameters; parameters: perhaps casts of them."""
+
+    parameters: Owners
+    owners: Owners
+    how: AddHow
+    mode: MemoryEfficient
+    dtype: torch.dtype | None
+
+
+def _alone(norm: Any) -> bool:
+    """Return True if a call of the module does nothing but its class's forward."""
+    if not isinstance(norm, (FusedLayerNorm, FusedRMSNorm)) or "forward" in norm.__dict__:
+        return False
+    for name in HOOKS:
+        if getattr(norm, name, True):
+            return False
+    return torch.compiler.is_compiling() or not any_global_hooks()
+
+
+def _plain(*tensors: Any) -> bool:
+    """Return True if the quick way computes these tensors: plain ones of one shape and device, watched by nothing."""
+    first = tensors[0]
+    for one in tensors:
+        if type(one) not in PLAIN or one.is_nested or one.is_meta or one.dtype not in checks.FLOATS:
+            return False
+        if one.shape != first.shape or one.device != first.device:
+            return False
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting()
+    return unwatched() and not has_torch_function_variadic(*tensors)
+
+
+def _asked(norm: Any, x: Tensor, residual: Parameter) -> Asked | None:
+    """Return what a norm of this sum is asked for; None if the quick way cannot compute it."""
+    like, rule = x if residual is None else residual, norm.dtype_rule
+    rms = isinstance(norm, FusedRMSNorm)
+    weight, bias = owners = parameter_of(norm, "weight"), None if rms else parameter_of(norm, "bias")
+    if not x.dim() or norm.normalized_shape != tuple(x.shape[-1:]):
+        return None
+    if rule in ("apex", "torch") and any_autocast() and torch.is_autocast_enabled(x.device.type):
+        return None  # autocast changes their dtypes
+    if rule not in dtypes.OF_PARAMETERS and like.dtype is torch.float32:
+        weight, bias = dtypes.widened(weight), dtypes.widened(bias)
+    for one in (weight, bias):
+        if one is not None:
+            if type(one) not in PLAIN or one.shape != x.shape[-1:] or one.device != x.device:
+                return None
+            if one.dtype is not like.dtype and {one.dtype, like.dtype} not in checks.MIXED:
+                return None
+    mode = norm.memory_efficient
+    if mode and dtypes.input_is_smaller(like, weight, bias, rule):
+        mode = False
+    how = AddHow(_eps(norm, like), rms, getattr(norm, "offset", 0.0), False)
+    return Asked((weight, bias), owners, how, mode, like.dtype if rule in dtypes.OF_INPUT else None)
+
+
+def _eps(norm: Any, x: Tensor) -> float:
+    return torch.finfo(accumulator(x.dtype)).eps if norm.eps is None else norm.eps
+
+
+def _computed(x: Tensor, residual: Parameter, asked: Asked, past: bool = True) -> tuple[Tensor, Tensor]:
+    """Return (output, stream)."""
+    (weight, bias), owners, how, mode, dtype = asked
+    given = x, residual, weight, bias
+    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given)
+    if torch.compiler.is_compiling():
+        mode = mode if differentiated else False
+        casts = zip(owners, (weight, bias), strict=True)
+        owned = [None if own is one else own for own, one in casts]  # Dynamo takes a tensor once
+        output, stream = StreamNormInGraph.apply(*given, *owned, how.eps, how.rms, how.offset, mode)
+    elif differentiated:
+        output, stream, *_ = autograd.apply(*given, how, mode, owners, past)
+    else:
+        output, stream, *_ = chosen(x).forward(*given, how)
+    return output if dtype is None else output.to(dtype), x if stream is None else stream

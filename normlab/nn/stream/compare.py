@@ -1,0 +1,199 @@
+"""Compare a layer with the same layer rewritten, before a model gets it. Called by `normlab.nn.stream.layers`.
+
+Copies of the layer run on the CPU in float64, with its own norms and its own code. Its other modules with parameters
+are stood in for by small functions, each another one: what they compute does not change by the rewriting, and so the
+comparison takes as long for a layer of any size. Outputs and all gradients are compared, in training and in evaluation.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import Parameter, signature, unwrap
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn.engines import engine
+from normlab.nn.private import without_function_modes
+
+SHAPE = (7, 5)
+"""The drawn input's leading dimensions: sizes that a layer does not unpack by accident."""
+ALLOWED = 1e-9
+"""The difference allowed between results in float64, relative to the largest value."""
+
+
+class _StandIn(torch.nn.Module):
+    """A function of its first tensor, in place of a module. extra: how many further results a call returns, as None."""
+
+    def __init__(self, number: int, extra: int) -> None:
+        super().__init__()
+        self.number, self.extra = number, extra
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """Return a tensor of the first tensor's shape, alone or before `extra` times None."""
+        x = next(one for one in (*given, *named.values()) if isinstance(one, Tensor))
+        y = torch.tanh(x * (1 + 0.3 * self.number) + x.roll(self.number + 1, -1) * 0.5)
+        return (y, *[None] * self.extra) if self.extra else y
+
+
+def difference(layer: torch.nn.Module, fused: Any, norms: tuple[str, ...]) -> str | None:
+    """Return why a layer must not get the class `fused`; None if it computes the same."""
+    autocast = torch.autocast("cpu", enabled=False)
+    # without modes, of which the default device is one: a fused call does not go past them
+    with torch.random.fork_rng([]), _with_gradients(), autocast, without_function_modes(), engine("auto"):
+        return _compared_with_stand_ins(layer, fused, norms)
+
+
+@contextmanager
+def _with_gradients() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _compared_with_stand_ins(layer: Any, fused: Any, norms: tuple[str, ...]) -> str | None:
+    """Return why the layer must not become `fused`, from every combination of stand-ins that it runs with.
+
+    What a module returns, a tensor or a tuple, is known only to the layer's code. With the wrong one the layer raises
+    an error, or adds tensors of two shapes, which no fused call takes. So one combination must have all calls fused.
+    """
+    others = [name for name, child in layer.named_children() if name not in norms and _has_parameters(child)]
+    reasons: list[str] = []
+    holds = False
+    for extras in itertools.product((0, 1, 2), repeat=len(others)):
+        try:
+            old = _copied(layer, dict(zip(others, extras, strict=True)))
+            _results(old, norms)
+        except Exception as error:
+            reasons.append(_failure(error))
+            continue
+        try:
+            different = _compared(old, fused, norms)
+        except Exception as error:
+            return _failure(error)
+        if different is not None:
+            return different
+        calls = _results(_become(old, fused), norms)[1]
+        if calls == len(fused.sites):
+            holds = True
+        else:
+            reasons.insert(0, f"{calls} of {len(fused.sites)} additions and norms became one call")
+    return None if holds else reasons[0]
+
+
+def _failure(error: Exception) -> str:
+    return f"it cannot be compared: {type(error).__name__}: {error}"
+
+
+def _become(layer: Any, kind: Any) -> Any:
+    """Return a copy of the layer with another class."""
+    copied = copy.deepcopy(layer)
+    copied.__class__ = kind
+    return copied
+
+
+def _has_parameters(module: torch.nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def _copied(layer: Any, extras: dict[str, int]) -> Any:
+    """Return a copy of the layer in float64 on the CPU, without hooks, with random parameters and with stand-ins."""
+    bare, generator = _bare(layer), torch.Generator().manual_seed(0)
+    children: dict[str, Any] = {}
+    for number, (name, child) in enumerate(layer.named_children()):
+        children[name] = _StandIn(number, extras[name]) if name in extras else _bare(child)
+    vars(bare)["_modules"] = children
+    copied = copy.deepcopy(bare)
+    for module in (copied, *copied.children()):
+        for held in (module._parameters, module._buffers):
+            for name, one in held.items():
+                if one is not None:
+                    drawn = torch.rand(one.shape, generator=generator, dtype=torch.float64) + 0.5
+                    held[name] = torch.nn.Parameter(drawn) if held is module._parameters else drawn
+    return copied
+
+
+def _bare(module: Any) -> Any:
+    """Return a shallow copy without hooks, whose tensors are on no device, for a copy that copies no memory."""
+    bare = copy.copy(module)
+    for name, value in vars(module).items():
+        if "hook" in name and isinstance(value, dict):
+            vars(bare)[name] = type(value)()
+    for name in ("forward", "_old_forward", "_hf_hook"):  # accelerate sets these
+        vars(bare).pop(name, None)
+    for name in ("_parameters", "_buffers"):
+        held = vars(module)[name]
+        vars(bare)[name] = {key: None if one is None else one.detach().to("meta") for key, one in held.items()}
+    return bare
+
+
+def _compared(old: Any, fused: Any, norms: tuple[str, ...]) -> str | None:
+    """Return the first difference between a layer and the same layer of the class `fused`."""
+    new = _become(old, fused)
+    for training in (True, False):
+        wanted, _ = _results(old.train(training), norms)
+        got, _ = _results(new.train(training), norms)
+        if wanted.keys() != got.keys():
+            return "rewritten, it has other results"
+        for name, want in wanted.items():
+            if (want is None) != (got[name] is None):
+                return f"rewritten, {name} is there in one of the two only"
+            if want is not None:
+                off = float((want - got[name]).abs().max()) / max(1e-30, float(want.abs().max()))
+                if not off <= ALLOWED:
+                    return f"rewritten, {name} is off by {off:.2g} of its largest value"
+    return None
+
+
+def _results(layer: Any, norms: tuple[str, ...]) -> tuple[dict[str, Any], int]:
+    """Return the outputs and gradients by name, and how many fused calls have made them."""
+    torch.manual_seed(0)
+    size = getattr(layer, norms[0]).normalized_shape[-1]
+    x = torch.randn(*SHAPE, size, dtype=torch.float64).requires_grad_()
+    given, named = _arguments(layer, x)
+    outputs = [one for one in _tensors(layer.forward(*given, **named)) if one.requires_grad]
+    if not outputs:
+        raise TypeError("its output has no gradient")
+    leaves = {"its input": x, **dict(layer.named_parameters())}
+    directions = [torch.randn_like(one) for one in outputs]
+    gradients = torch.autograd.grad(outputs, list(leaves.values()), directions, allow_unused=True)
+    found: dict[str, Any] = {f"output {index}": one.detach() for index, one in enumerate(outputs)}
+    found |= {f"the gradient of {name}": one for name, one in zip(leaves, gradients, strict=True)}
+    return found, _fused_calls(outputs)
+
+
+def _arguments(layer: Any, x: Tensor) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments for the layer's forward: x as its first, and None for others without a default."""
+    _, *names = signature(unwrap(type(layer).forward)).parameters.values()
+    given: list[Any] = [x]
+    named: dict[str, Any] = {}
+    for one in names[1:]:
+        if one.default is not Parameter.empty or one.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+            continue
+        if one.kind is Parameter.KEYWORD_ONLY:
+            named[one.name] = None
+        else:
+            given.append(None)
+    return given, named
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a result, also those in tuples and lists."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, (tuple, list)):
+        for one in given:
+            yield from _tensors(one)
+
+
+def _fused_calls(outputs: list[Tensor]) -> int:
+    """Return how many fused calls are in the graph of the outputs."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [one.grad_fn for one in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return sum(getattr(node, "past", False) is True for node in seen)  # an attribute of `StreamNorm`'s nodes

@@ -1,0 +1,141 @@
+"""A norm in the residual stream in graphs of torch.compile: an autograd function around operators.
+
+The operators are those of `normlab.nn.add_norm`. The mode "exact" decides when the graph runs which tensor is kept. Its
+operator therefore returns a handle, a tensor of one element, whose storage has the stream as an attribute if the
+backward needs it, as in `normlab.nn.custom`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab.nn.add_norm.autograd import chosen
+from normlab.nn.add_norm.how import AddHow
+from normlab.nn.formulas import accumulator, output_dtype
+from normlab.nn.shapes import MemoryEfficient, Parameter, Saved
+from normlab.nn.stream.saving import keeps_output
+
+
+@torch.library.custom_op("normlab::stream_norm_held", mutates_args=())
+def stream_norm_held(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    own_weight: Tensor | None,
+    own_bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    offset: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return (output, stream, invvar, handle). The stream is empty without a residual, because it is x then.
+
+    own_weight, own_bias: the module's, where they differ from weight and bias, which may be casts.
+    """
+    owners = weight if own_weight is None else own_weight, bias if own_bias is None else own_bias
+    how = AddHow(eps, rms, offset, True)
+    output, stream, mean, invvar = chosen(x).forward(x, residual, weight, bias, how)
+    handle: Any = torch.empty(1, device="cpu")  # on the CPU, so that no CUDA graph captures its uses
+    keeps = keeps_output("exact", invvar, output, (weight, bias), owners, how)
+    leading = x.shape[:-1]
+    mean = None if mean is None else mean.reshape(leading)
+    handle.untyped_storage().kept = None if keeps else (stream, mean)
+    return output, x.new_empty(0) if residual is None else stream, invvar.reshape(leading), handle
+
+
+@torch.library.custom_op("normlab::stream_norm_held_backward", mutates_args=())
+def stream_norm_held_backward(
+    grad_output: Tensor,
+    grad_stream: Tensor | None,
+    output: Tensor,
+    invvar: Tensor,
+    handle: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    rms: bool,
+    offset: float,
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    """Return the gradient of x and the residual, then those of weight and bias as far as these are given.
+
+    Raises:
+        RuntimeError: the handle is a copy that hooks for saved tensors have made.
+    """
+    held: Any = getattr(handle.untyped_storage(), "kept", False)
+    if held is False:
+        raise RuntimeError(
+            'a compiled norm with memory_efficient="exact" got a copy of its handle in the backward, without the '
+            "stream that it may have kept: saved tensors may not be copied or moved; use memory_efficient=False there"
+        )
+    tensor, mean = (output, None) if held is None else held
+    tensors, how = Saved(tensor, invvar, weight, bias, None, None, mean), AddHow(eps, rms, offset, held is None)
+    found = chosen(tensor).backward(grad_output, grad_stream, tensors, how, dtype)
+    return [gradient for gradient in found if gradient is not None]
+
+
+@stream_norm_held.register_fake
+def _(x, residual, weight, bias, own_weight, own_bias, eps, rms, offset):
+    like = x if residual is None else residual
+    output = x.new_empty(x.shape, dtype=output_dtype(like, weight, bias))
+    stream = x.new_empty(0) if residual is None else x.new_empty(x.shape, dtype=residual.dtype)
+    invvar = x.new_empty(x.shape[:-1], dtype=accumulator(like.dtype))
+    return output, stream, invvar, x.new_empty(1, dtype=torch.float32, device="cpu")
+
+
+@stream_norm_held_backward.register_fake
+def _(grad_output, grad_stream, output, invvar, handle, weight, bias, eps, rms, offset, dtype):
+    affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
+    return [output.new_empty(output.shape, dtype=dtype), *affine]
+
+
+class StreamNormInGraph(torch.autograd.Function):
+    """apply(x, residual, weight, bias, own_weight, own_bias, eps, rms, offset, mode) -> (output, stream)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Parameter,
+        weight: Parameter,
+        bias: Parameter,
+        own_weight: Parameter,
+        own_bias: Parameter,
+        eps: float,
+        rms: bool,
+        offset: float,
+        mode: MemoryEfficient,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the results."""
+        if mode == "exact":
+            output, stream, invvar, extra = torch.ops.normlab.stream_norm_held(
+                x, residual, weight, bias, own_weight, own_bias, eps, rms, offset
+            )
+        else:
+            output, stream, extra, invvar = torch.ops.normlab.add_norm(
+                x, residual, weight, bias, eps, rms, offset, mode
+            )
+        stream = x.view_as(x) if residual is None else stream
+        kept = output if mode else stream
+        ctx.save_for_backward(kept, invvar, extra, weight, bias)
+        ctx.options, ctx.mode, ctx.dtypes = (eps, rms, offset), mode, (x.dtype, stream.dtype)
+        ctx.has_residual = residual is not None
+        return output, stream
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor, grad_stream: Tensor) -> tuple[Parameter, ...]:
+        """Return the gradients of x, the residual, weight and bias."""
+        kept, invvar, extra, weight, bias = ctx.saved_tensors
+        of_x, of_stream = ctx.dtypes
+        if ctx.mode == "exact":
+            found = torch.ops.normlab.stream_norm_held_backward(
+                grad_output, grad_stream, kept, invvar, extra, weight, bias, *ctx.options, of_stream
+            )
+        else:
+            mean = None if ctx.options[1] or ctx.mode else extra
+            found = torch.ops.normlab.add_norm_backward(
+                grad_output, grad_stream, kept, mean, invvar, weight, bias, *ctx.options, ctx.mode, of_stream
+            )
+        affine = None if weight is None else found[1], None if bias is None else found[-1]
+        return found[0].to(of_x), found[0] if ctx.has_residual else None, *affine, *[None] * 6

@@ -1,0 +1,147 @@
+"""Rewrite the forward of a layer's class so that additions and norms are one call: from its source, as a syntax tree.
+
+Two patterns of statements are known, with names in place of `h` and `residual`, and any of the layer's norms:
+
+    h = residual + h                 out, h = added(self.norm, residual, h)
+    residual = h              →      residual = h
+    h = self.norm(h)                 h = out
+
+    residual = h                     out, residual = passed(self.norm, h)
+    h = self.norm(h)          →      h = out
+
+In the first, the statements between are plain assignments of one name to another. All other statements stay, and lines
+keep their numbers, so that tracebacks and debuggers show the layer's own source. Decorators are applied again.
+"""
+
+import __future__
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+CALLS, OUTPUT = "normlab_calls", "_normlab_output"
+
+
+class Rewritten(NamedTuple):
+    """A new forward, and what is fused in it: (norm's attribute, "added" or "passed") in the source's order."""
+
+    forward: Callable[..., Any]
+    sites: tuple[tuple[str, str], ...]
+
+
+def rewritten(kind: type, norms: Collection[str]) -> Rewritten | str:
+    """Return the forward of a class with the calls of these norms fused; a reason if there is nothing to fuse.
+
+    norms: names of attributes. The new forward takes the calls from the attribute CALLS of its class.
+    """
+    original = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
+    try:
+        lines, first = inspect.getsourcelines(original)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return "the source of its forward is not at hand"
+    function = tree.body[0]
+    if not isinstance(function, ast.FunctionDef) or original.__code__.co_freevars:
+        return "its forward is no plain function: it has variables of a scope around it"
+    fuser = _Fuser(norms)
+    fuser.visit(function)
+    if not fuser.sites:
+        return "its forward has no statement that adds before a norm, or keeps a norm's input"
+    ast.increment_lineno(tree, first - 1)
+    flags = original.__code__.co_flags & __future__.annotations.compiler_flag
+    code = compile(ast.fix_missing_locations(tree), original.__code__.co_filename, "exec", flags, dont_inherit=True)
+    made: dict[str, Any] = {}
+    exec(code, original.__globals__, made)
+    forward = made[function.name]
+    inspect.unwrap(forward).__qualname__ = original.__qualname__
+    return Rewritten(forward, tuple(fuser.sites))
+
+
+class _Fuser(ast.NodeTransformer):
+    """Replaces the two patterns in every list of statements of a function."""
+
+    def __init__(self, norms: Collection[str]) -> None:
+        self.norms = norms
+        self.sites: list[tuple[str, str]] = []
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            statements = getattr(node, name, None)
+            if isinstance(statements, list):
+                setattr(node, name, self._fused(statements))
+        return node
+
+    def _fused(self, statements: list[Any]) -> list[Any]:
+        """Return the statements with all patterns replaced."""
+        done: list[Any] = []
+        while statements:
+            length = self._added(statements) or self._passed(statements)
+            if length:
+                done += self._replaced(statements[:length])
+            else:
+                length = 1
+                done.append(statements[0])
+            statements = statements[length:]
+        return done
+
+    def _norm_of(self, statement: Any, name: str) -> str | None:
+        """Return the attribute of the norm if the statement is `… = self.norm(name)`."""
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or call.keywords or len(call.args) != 1:
+            return None
+        of, argument = call.func, call.args[0]
+        if not isinstance(of, ast.Attribute) or not isinstance(of.value, ast.Name) or of.value.id != "self":
+            return None
+        given = isinstance(argument, ast.Name) and argument.id == name
+        return of.attr if given and of.attr in self.norms else None
+
+    def _added(self, statements: list[Any]) -> int:
+        """Return how many statements the first pattern takes from the start; 0 if they are another."""
+        total = _target(statements[0])
+        value = statements[0].value if total else None
+        if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+            return 0
+        for index, statement in enumerate(statements[1:], 1):
+            if self._norm_of(statement, total):
+                return index + 1
+            if not _is_alias(statement) or _target(statement) == total:
+                return 0
+        return 0
+
+    def _passed(self, statements: list[Any]) -> int:
+        """Return how many statements the second pattern takes from the start; 0 if they are another."""
+        if len(statements) < 2 or not _is_alias(statements[0]):
+            return 0
+        name = statements[0].value.id  # the norm's output must take its place: the stream goes on as the other name
+        return 2 if self._norm_of(statements[1], name) and _target(statements[1]) == name else 0
+
+    def _replaced(self, statements: list[Any]) -> list[Any]:
+        """Return the statements of a pattern, fused."""
+        first, *between, last = statements
+        norm, value = last.value.func, first.value
+        if isinstance(value, ast.BinOp):
+            call, given = "added", [value.left, value.right]
+        else:
+            call, given = "passed", [value]
+        self.sites.append((norm.attr, call))
+        calls = ast.Attribute(ast.Name("self", ast.Load()), CALLS, ast.Load())
+        both = ast.Tuple([ast.Name(OUTPUT, ast.Store()), *first.targets], ast.Store())
+        fused = ast.Assign([both], ast.Call(ast.Attribute(calls, call, ast.Load()), [norm, *given], []))
+        taken = ast.Assign(last.targets, ast.Name(OUTPUT, ast.Load()))
+        dropped = ast.Delete([ast.Name(OUTPUT, ast.Del())])  # the name must not keep the output alive
+        new = [ast.copy_location(fused, first), *between, *(ast.copy_location(one, last) for one in (taken, dropped))]
+        return [ast.fix_missing_locations(one) for one in new]
+
+
+def _target(statement: Any) -> Any:
+    """Return the name that a statement assigns to; None if it is no assignment to one name."""
+    one = isinstance(statement, ast.Assign) and len(statement.targets) == 1
+    return statement.targets[0].id if one and isinstance(statement.targets[0], ast.Name) else None
+
+
+def _is_alias(statement: Any) -> bool:
+    """Return True if a statement assigns one name to another."""
+    return _target(statement) is not None and isinstance(statement.value, ast.Name)
