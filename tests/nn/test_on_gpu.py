@@ -8,6 +8,7 @@ import torch
 from draws import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nn.decoder_layers import GemmaLayer, LlamaLayer, PreLayerNormLayer
 from nn.norms import MODES, array, hold_to_bounds, tensor
 
 from normlab import layer_norm_forward, nn
@@ -248,3 +249,50 @@ def test_replays_allocate_by_what_this_torch_has_that_is_quick():
     for one, other in zip(recording(pointers), want, strict=True):
         assert torch.equal(one, other)
         assert (one.device, one.dtype, one.stride()) == (other.device, other.dtype, other.stride())
+
+
+def fused_layer(kind, mode) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """A layer with a gamma of 0 in its norms where that does no harm, and the same fused."""
+    torch.manual_seed(0)
+    old = torch.nn.Sequential(kind(256), kind(256)).cuda()
+    with torch.no_grad():
+        for name, parameter in old.named_parameters():
+            if "norm" in name or "ln_" in name:
+                parameter.uniform_(0.5, 1.5)
+                if mode != True and name.endswith("weight"):  # noqa: E712  "exact" is true, too
+                    parameter[3] = -1 if kind is GemmaLayer else 0
+    new = copy.deepcopy(old)
+    assert len(nn.replace_norms(new, mode, fuse_residual=True).fused) == 2
+    return old, new
+
+
+def gradients_of(layer, x, dy):
+    return torch.autograd.grad(layer(x), (x, *layer.parameters()), dy)
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize("kind", [LlamaLayer, GemmaLayer, PreLayerNormLayer], ids=lambda kind: kind.__name__)
+def test_fused_layers_have_the_gradients_of_the_layers_before(kind, memory_efficient):
+    old, new = fused_layer(kind, memory_efficient)
+    x, dy = (torch.randn(4, 16, 256, device="cuda").requires_grad_() for _ in range(2))
+    for _ in range(2):  # the second of "exact" finds the columns counted
+        for one, other in zip(gradients_of(new, x, dy), gradients_of(old, x, dy), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    halves = [copy.deepcopy(one).bfloat16() for one in (new, old)]
+    x, dy = (one.detach().bfloat16().requires_grad_() for one in (x, dy))
+    for one, other in zip(*[gradients_of(layer, x, dy) for layer in halves], strict=True):
+        difference = (one.double() - other.double()).norm() / other.double().norm()
+        assert difference < 3e-2
+
+
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_fused_layers_compile_and_are_captured_by_a_cuda_graph(memory_efficient):
+    old, new = fused_layer(LlamaLayer, memory_efficient)
+    x, dy = (torch.randn(4, 16, 256, device="cuda").requires_grad_() for _ in range(2))
+    want = gradients_of(old, x, dy)
+    compiled = torch.compile(new, fullgraph=True)
+    gradients_of(new, x, dy)
+    graphed = torch.cuda.make_graphed_callables(copy.deepcopy(new), (x.detach().clone().requires_grad_(),))
+    for call in (compiled, graphed):
+        for one, other in zip(gradients_of(call, x, dy), want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
