@@ -5,6 +5,7 @@ and every other caller that wants to see the two get. The quick way is for plain
 torch.compile, and for a norm that nothing watches.
 """
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -57,12 +58,13 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
         return _computed(x, None, asked, past=False)[0]
     dtype = x.dtype
     weight, rule = norm.weight, norm.dtype_rule
-    wide = torch.promote_types(x.dtype, weight.dtype)
+    wide = x.dtype if weight.dtype is x.dtype else torch.promote_types(x.dtype, weight.dtype)
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
         weight = dtypes.widened(weight)
     if checks.mixed_by_pytorch_alone(x, weight):
         x, weight = x.to(wide), weight.to(wide)
-    with torch.autocast(x.device.type, enabled=False):  # formulas do not change under autocast
+    # formulas do not change under autocast
+    with torch.autocast(x.device.type, enabled=False) if any_autocast() else nullcontext():
         output = offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
     if rule == "wider":
         return output.to(wide)
@@ -97,8 +99,8 @@ def _plain(*tensors: Any) -> bool:
             return False
         if one.shape != first.shape or one.device != first.device:
             return False
-    if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting()
+    if torch.compiler.is_dynamo_compiling():  # torch.export, too, if it is strict
+        return True
     return unwatched() and not has_torch_function_variadic(*tensors)
 
 
