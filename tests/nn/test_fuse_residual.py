@@ -351,6 +351,27 @@ def test_exact_gradients_are_right_where_gamma_is_0(compiled):
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_a_compiled_exact_call_keeps_what_a_compiler_may_write_over(with_residual):
+    """Inductor takes the memory of an operator's arguments and results for others after their last use."""
+    x, residual, weight = drawn_input(), drawn_input().flip(0) if with_residual else None, torch.ones(8)
+    weight[2] = 0
+    found = []
+    for written in (False, True):
+        given, added = x.clone(), None if residual is None else residual.clone()
+        output, stream, invvar, handle = torch.ops.normlab.stream_norm_held(
+            given, added, weight, None, None, None, 1e-6, True, 0.0
+        )
+        if written:
+            given.fill_(7), stream.fill_(7)
+        found.append(
+            torch.ops.normlab.stream_norm_held_backward(
+                x.roll(1), x, output, invvar, handle, weight, None, 1e-6, True, 0.0, torch.float32
+            )
+        )
+    close(found[1], found[0], 0, 0)
+
+
 def test_gamma_is_computed_again_after_a_change_of_the_weight_and_stays_in_its_memory():
     weight = torch_nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
     gamma = gamma_of(weight, 1.0)
@@ -367,6 +388,21 @@ def test_gamma_is_computed_again_after_a_change_of_the_weight_and_stays_in_its_m
     assert gamma_of(weight, 1.0).tolist() == [3.0] * 4
     nn.recount(torch_nn.Linear(1, 1))
     assert gamma_of(weight, 1.0).tolist() == [5.0] * 4
+
+
+def test_after_a_step_one_call_computes_the_gamma_of_all_norms():
+    """So that the exact mode counts the columns of all of them in one launch, and waits once."""
+    weights = [torch_nn.Parameter(torch.zeros(4)) for _ in range(3)]
+    gammas = [gamma_of(weight, 1.0) for weight in weights]
+    steps = torch.optim.SGD(weights, lr=1.0)
+    for weight in weights:
+        weight.grad = torch.full((4,), -2.0)
+    steps.step()
+    assert [gamma[0].item() for gamma in gammas] == [1.0] * 3
+    gamma_of(weights[0], 1.0)
+    assert [gamma[0].item() for gamma in gammas] == [3.0] * 3
+    versions = [gamma._version for gamma in gammas]
+    assert [gamma_of(weight, 1.0)._version for weight in weights] == versions
 
 
 def test_fused_layers_train_as_before():

@@ -1,8 +1,8 @@
 """A norm in the residual stream in graphs of torch.compile: an autograd function around operators.
 
 The operators are those of `normlab.nn.add_norm`. The mode "exact" decides when the graph runs which tensor is kept. Its
-operator therefore returns a handle, a tensor of one element, whose storage has the stream as an attribute if the
-backward needs it, as in `normlab.nn.custom`.
+operator therefore returns a handle, a tensor of one element, whose storage has a copy of the stream as an attribute if
+the backward needs it, as in `normlab.nn.custom`.
 """
 
 from typing import Any
@@ -40,7 +40,8 @@ def stream_norm_held(
     keeps = keeps_output("exact", invvar, output, (weight, bias), owners, how)
     leading = x.shape[:-1]
     mean = None if mean is None else mean.reshape(leading)
-    handle.untyped_storage().kept = None if keeps else (stream, mean)
+    # a copy, because Inductor writes into an operator's arguments and results once the graph does not use them any more
+    handle.untyped_storage().kept = None if keeps else (stream.clone(), mean)
     return output, x.new_empty(0) if residual is None else stream, invvar.reshape(leading), handle
 
 

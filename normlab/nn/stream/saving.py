@@ -5,11 +5,14 @@ tensor, as False does. The columns at risk are those of gamma. With an offset ga
 of its own, which stays the same: the exact mode's counts know parameters by their memory and version.
 """
 
+import weakref
+from threading import RLock
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from normlab.host.arrays import TorchBackend
 from normlab.nn import engines, exact
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.formulas import accumulator
@@ -37,25 +40,62 @@ def keeps_output(
     return not found.shape[0]
 
 
+class _Gamma:
+    """weight + offset of one norm, in memory of its own.
+
+    seen: the count of optimizer steps and the weight's version when it was computed. stream: where it was last used.
+    """
+
+    def __init__(self, weight: Tensor, offset: float) -> None:
+        self.value = torch.empty_like(weight, dtype=accumulator(weight.dtype), requires_grad=False)
+        self.offset = offset
+        self.seen: tuple[int, Any] | None = None
+        self.use(weight)
+
+    def use(self, weight: Tensor) -> None:
+        """Note the weight's tensor and the stream: other tensors in the same memory have versions of their own."""
+        self.weight = weakref.ref(weight)
+        self.stream = TorchBackend(weight.device).stream if weight.is_cuda else None
+
+    def update(self) -> None:
+        """Compute the value again if the weight may have changed; not while its memory is freed, as by FSDP."""
+        weight = self.weight()
+        if weight is None or weight.untyped_storage().nbytes() == 0:
+            return
+        now = exact.steps(), version_of(weight)
+        if now != self.seen:
+            self.value.copy_(weight).add_(self.offset)
+            self.seen = now
+
+
+_known: "weakref.WeakSet[_Gamma]" = weakref.WeakSet()
+_lock = RLock()
+
+
 @torch.no_grad()
 def gamma_of(weight: Any, offset: float) -> Tensor:
     """Return weight + offset in accumulator precision, in the same memory in each call, with a version that tells.
 
-    It is computed again after each change of the weight and after each optimizer step.
+    It is computed again after each change of the weight and after each optimizer step. After a step, the first call
+    computes those of all norms on its stream, because the count that follows it is one launch for all of them.
     """
-    wide = accumulator(weight.dtype)
     if weight.is_inference():
-        return weight.to(wide) + offset
+        return weight.to(accumulator(weight.dtype)) + offset
     storage = weight.untyped_storage()
     if not hasattr(storage, "normlab_gamma"):
         storage.normlab_gamma = {}
-    key, now = (weight.storage_offset(), weight.shape, weight.dtype, offset), (exact.steps(), version_of(weight))
-    gamma, seen = storage.normlab_gamma.get(key, (None, None))
-    if seen != now:
-        gamma = torch.empty_like(weight, dtype=wide) if gamma is None else gamma
-        gamma.copy_(weight.detach()).add_(offset)
-        storage.normlab_gamma[key] = gamma, now
-    return gamma
+    key = weight.storage_offset(), weight.shape, weight.dtype, offset
+    gamma = storage.normlab_gamma.get(key)
+    with _lock:
+        if gamma is None:
+            gamma = storage.normlab_gamma[key] = _Gamma(weight, offset)
+            _known.add(gamma)
+        gamma.use(weight)
+        stepped = gamma.seen is not None and gamma.seen[0] != exact.steps()
+        for one in list(_known) if stepped else [gamma]:
+            if (one.value.device, one.stream) == (weight.device, gamma.stream):
+                one.update()
+    return gamma.value
 
 
 def saved(
