@@ -28,9 +28,9 @@ def memory(
 ) -> None:
     """What does saving the norms' outputs free? A LLaMA-shaped model, trained for some steps with each kind of norm.
 
-    torch.nn's norms, and normlab.nn's with memory_efficient False, True and "exact": bytes saved for the backward, peak
-    memory, time of a step, losses. On the GPU if there is one, with the size of LLaMA-7B; else on the CPU, small, and
-    the bytes of LLaMA-7B are predicted.
+    torch.nn's norms, and normlab.nn's with memory_efficient False, True and "exact", the last also with the residual
+    additions in the norms' calls: bytes saved for the backward, peak memory, time of a step, losses. On the GPU if
+    there is one, with the size of LLaMA-7B; else on the CPU, small, and the bytes of LLaMA-7B are predicted.
 
     Exit code: 0, or 2 when the arguments cannot be used or the model does not fit.
     """

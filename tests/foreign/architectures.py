@@ -125,7 +125,7 @@ TWIN = {"use_cache": False, "decoder_input_ids": ...}  # an encoder and a decode
 ARCHITECTURES = {
     "Llama": Architecture(from_config("Llama", DECODER), tokens),
     "Qwen3": Architecture(from_config("Qwen3", DECODER | {"head_dim": 8}), tokens),  # norms of queries and keys
-    "Gemma2": Architecture(from_config("Gemma2", DECODER | {"head_dim": 8}), tokens),  # 1 + weight: they stay
+    "Gemma2": Architecture(from_config("Gemma2", DECODER | {"head_dim": 8}), tokens),  # 1 + weight
     "Olmo": Architecture(from_config("Olmo", DECODER), tokens),  # without parameters
     "Cohere": Architecture(from_config("Cohere", DECODER), tokens),  # a LayerNorm without bias
     "DeepseekV3": Architecture(from_config("DeepseekV3", LATENT), tokens),  # norms of latent queries, keys and values

@@ -2,6 +2,7 @@
 
 - `test_operators`, `test_modules`: PyTorch's OpInfo and ModuleInfo samples (`samples`), errors' samples too;
 - `test_architectures`: twenty small models of transformers, timm and torchvision (`architectures`), norms replaced;
+- `test_fused`: eight small decoders of transformers, additions and norms fused;
 - `test_ranks`: two of them under DDP and FSDP2, on two ranks (`ranks`).
 
 All in every mode, values and gradients, beside torch's. The models need `pip install -e ".[test,foreign]"`, and their

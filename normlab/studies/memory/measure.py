@@ -1,6 +1,7 @@
-"""Measure bytes and time of a model's training steps with each of four variants of its norms: `normlab memory`.
+"""Measure bytes and time of a model's training steps with each variant of its norms: `normlab memory`.
 
-The variants are torch.nn's norms, and normlab's with each of three values of memory_efficient (`variants.py`). One
+The variants are torch.nn's norms, normlab's with each of three values of memory_efficient, and the last of them with
+the residual additions in the norms' calls (`variants.py`). One
 model serves all variants, on the same batch; a `Switch` exchanges its norms. First each variant trains alone from the
 same initial parameters, so that the peak of memory is this variant's. Then the variants take turns, a step each, so
 that a drift of the machine's speed slows all of them alike.
@@ -22,13 +23,13 @@ from normlab.studies.memory import prediction, text
 from normlab.studies.memory.model import Decoder, Shape
 from normlab.studies.memory.saved import counting
 from normlab.studies.memory.threads import threads
-from normlab.studies.memory.variants import TORCH, VARIANTS, Switch
+from normlab.studies.memory.variants import MEASURED, TORCH, Switch
 
 SMALL = Shape(layers=4, hidden=256, batch=2, sequence=256, norm="rms", dtype="bfloat16")
 SEED = 0
 RATE = 10.0  # SGD's learning rate times the model's hidden: wider models take shorter steps
 BASE = "False"  # the variant with whose times all times are compared: normlab's norms with the input saved
-ADVANCES = len(VARIANTS) + 1  # calls of `advance`: one after each variant alone, one after all turns
+ADVANCES = len(MEASURED) + 1  # calls of `advance`: one after each variant alone, one after all turns
 METHOD = (
     "One model and one batch for all variants; SGD, parameters in the dtype named. Saved: storages that autograd keeps "
     "for the backward, parameters and batch excluded. Peak: torch.cuda.max_memory_allocated over the steps after the "
@@ -66,7 +67,7 @@ def seconds(shape: Shape, steps: int, device: str) -> float:
 
     Each variant takes `steps` steps alone and `steps` + 1 in turns.
     """
-    return shape.seconds * len(VARIANTS) * (2 * steps + 1) if device == "cpu" else 0.0
+    return shape.seconds * len(MEASURED) * (2 * steps + 1) if device == "cpu" else 0.0
 
 
 class Bench:
@@ -165,7 +166,7 @@ def run(shape: Shape, steps: int, device: str, advance: Callable[[], None] = lam
 def predicted(like: Shape) -> dict[str, Any]:
     """Return the bytes by role that LLaMA-7B saves on a GPU in each variant, with the norm and the dtype of `like`."""
     large = prediction.LLAMA._replace(norm=like.norm, dtype=like.dtype)
-    rows = [{"variant": variant, **prediction.saved(large, variant, "cuda")} for variant in VARIANTS]
+    rows = [{"variant": variant, **prediction.saved(large, variant, "cuda")} for variant in MEASURED]
     return {**large._asdict(), "rows": rows}
 
 
@@ -192,7 +193,7 @@ def _rows(
     reverse, so that no variant always runs after the same one.
     """
     bench, rows = Bench(shape, device), []
-    for variant in VARIANTS:
+    for variant in MEASURED:
         rows.append({"variant": variant, **bench.alone(variant, steps)})
         advance()
     reference = next(row for row in rows if row["variant"] == TORCH)["losses"]
@@ -200,7 +201,7 @@ def _rows(
         row["largest_difference"] = max(abs(a - b) for a, b in zip(row["losses"], reference, strict=True))
     rounds = []
     for number in range(steps + 1):
-        order = VARIANTS if number % 2 else VARIANTS[::-1]
+        order = MEASURED if number % 2 else MEASURED[::-1]
         rounds.append({variant: bench.timed(variant) for variant in order})
     advance()
     return rows, rounds[1:]

@@ -115,9 +115,16 @@ class Block(Module):
         self.attention, self.mlp = Attention(shape, **like), SwiGLU(shape, **like)
 
     def forward(self, stream: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-        """Add attention and MLP to the stream: (batch, sequence, hidden)."""
-        stream = stream + self.attention(self.attention_norm(stream), rotary)
-        return stream + self.mlp(self.mlp_norm(stream))
+        """Add attention and MLP to the stream: (batch, sequence, hidden).
+
+        The additions and the norms are statements of their own, which `fuse_residual` can make one call.
+        """
+        residual = stream
+        stream = self.attention_norm(stream)
+        stream = residual + self.attention(stream, rotary)
+        residual = stream
+        stream = self.mlp_norm(stream)
+        return residual + self.mlp(stream)
 
 
 class Decoder(Module):

@@ -8,11 +8,11 @@ import numpy as np
 from normlab.measure.pictures import INK, save, style
 from normlab.studies.memory import tables
 from normlab.studies.memory.train import WINDOW, smoothed
-from normlab.studies.memory.variants import TORCH
+from normlab.studies.memory.variants import FUSED, TORCH
 
-COLORS = {TORCH: "#4c9be8", "False": INK, "True": "#c9a227", "exact": "#e8590c"}
+COLORS = {TORCH: "#4c9be8", "False": INK, "True": "#c9a227", "exact": "#e8590c", FUSED: "#5c940d"}
 # Curves that agree lie on each other: the first is drawn the widest, so that all of them are seen.
-WIDTHS = {TORCH: 6.0, "False": 4.2, "True": 2.6, "exact": 1.0}
+WIDTHS = {TORCH: 6.0, "False": 4.2, "True": 2.6, "exact": 1.0, FUSED: 0.6}
 OTHER_ORDER = "torch.nn, another order"
 
 

@@ -6,7 +6,9 @@ from typing import Any
 from normlab.measure import tables
 from normlab.measure.numbers import fixed, megabytes, quartiles
 from normlab.measure.tables import NORMS, Grid
+from normlab.studies.memory import prediction
 from normlab.studies.memory.measure import BASE
+from normlab.studies.memory.model import Shape
 from normlab.studies.memory.variants import TORCH
 
 REAL = "LLaMA-7B's blocks on a GPU, predicted"
@@ -97,6 +99,12 @@ def memory_sentences(record: dict[str, Any]) -> list[str]:
         if row["peak_bytes"] is not None:
             sentence += f", and the peak is {megabytes(base['peak_bytes'] - row['peak_bytes'])} MB lower"
         sentences.append(f"{sentence}.")
+    shape = Shape(**{field: record[field] for field in Shape._fields})
+    apart, fused = (prediction.moved(shape, fused) for fused in (False, True))
+    sentences.append(
+        f"In a step the blocks' norms and additions move {megabytes(apart)} MB, and {megabytes(fused)} MB where they "
+        "are fused, which keeps as much."
+    )
     if base["peak_bytes"] is None:
         sentences.append("No peak: only a GPU's allocator counts.")
     return sentences

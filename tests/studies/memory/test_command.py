@@ -102,6 +102,8 @@ def test_memory_prints_what_is_saved_and_what_the_large_model_would_and_writes_r
     assert "1 blocks of hidden 32, LayerNorm, float32, 2 x 8 bytes, measured on the CPU" in words
     assert "LLaMA-7B's blocks on a GPU, predicted: 32 blocks of hidden 4096, LayerNorm, float32, 2 x 2048" in words
     assert "No peak: only a GPU's allocator counts." in words
+    apart, fused = (22 * 2 * 8 * 32 * 4 / 1e6, 17 * 2 * 8 * 32 * 4 / 1e6)  # matrices of a block
+    assert f"move {apart:,.1f} MB, and {fused:,.1f} MB where they are fused" in words
     written = json.loads(record.read_text())
     assert set(written) == MACHINE | SHAPE | {"dtype", "heads", "inner", "predicted", "threads"}
     assert (written["what"], written["device"], written["parameters"]) == ("memory", "cpu", 45_248)
@@ -122,6 +124,7 @@ def test_memory_prints_what_is_saved_and_what_the_large_model_would_and_writes_r
 def test_peaks_are_shown_where_they_were_measured(monkeypatch, tmp_path):
     alone = measure.Bench.alone
     peaks = {"torch.nn": 30_000_000_000, "False": 30_100_000_000, "True": 28_000_000_000, "exact": 28_000_000_000}
+    peaks["exact, fused"] = 27_900_000_000
     monkeypatch.setattr(
         measure.Bench, "alone", lambda bench, name, steps: alone(bench, name, steps) | {"peak_bytes": peaks[name]}
     )

@@ -7,7 +7,7 @@ from normlab.nn import FusedLayerNorm, FusedRMSNorm
 from normlab.studies.memory import measure, prediction
 from normlab.studies.memory.model import Shape
 from normlab.studies.memory.threads import threads
-from normlab.studies.memory.variants import MODES, TORCH, VARIANTS, Switch
+from normlab.studies.memory.variants import FUSED, MEASURED, MODES, TORCH, Switch
 
 TINY = Shape(2, 64, 2, 16, "rms", "float32")
 
@@ -18,13 +18,15 @@ TINY = Shape(2, 64, 2, 16, "rms", "float32")
 def test_switch_exchanges_every_norm_and_no_parameter(norm, kind, own):
     bench = measure.Bench(TINY._replace(norm=norm), "cpu")
     parameters = list(bench.model.parameters())
-    for variant in (*VARIANTS, TORCH, "exact", "False"):
+    for variant in (*MEASURED, TORCH, "exact", FUSED, "False"):
         bench.switch(variant)
         norms = [module for module in bench.model.modules() if isinstance(module, own)]
         assert {type(module) for module in norms} == {own if variant == TORCH else kind}
         assert len(norms) == TINY.norms
         if variant != TORCH:
-            assert {module.memory_efficient for module in norms} == {MODES[variant]}
+            assert {module.memory_efficient for module in norms} == {"exact" if variant == FUSED else MODES[variant]}
+        fused = [block for block in bench.model.blocks if hasattr(block, "sites")]
+        assert len(fused) == (TINY.layers if variant == FUSED else 0)
         assert all(one is other for one, other in zip(bench.model.parameters(), parameters, strict=True))
 
 
@@ -35,7 +37,7 @@ def test_the_variants_lose_alike_and_save_what_is_predicted(norm):
     record = measure.run(shape, 4, "cpu", lambda: advances.append(1))
     assert len(advances) == measure.ADVANCES
     rows = {row["variant"]: row for row in record["rows"]}
-    assert list(rows) == list(VARIANTS)
+    assert list(rows) == list(MEASURED)
     for variant, row in rows.items():
         assert row["saved_bytes"] == row["predicted_bytes"] == prediction.total(shape, variant, "cpu")
         assert row["peak_bytes"] is None
@@ -56,13 +58,14 @@ def test_the_variants_take_turns_each_round_in_the_other_order(monkeypatch):
 
     def step(bench, variant):
         timed.append(variant)
-        return {"torch.nn": 2.0, "False": 4.0, "True": 3.0, "exact": 5.0}[variant] * (100 if len(timed) < 5 else 1)
+        seconds = {"torch.nn": 2.0, "False": 4.0, "True": 3.0, "exact": 5.0, FUSED: 6.0}
+        return seconds[variant] * (100 if len(timed) < 6 else 1)
 
     monkeypatch.setattr(measure.Bench, "timed", step)
     rows = {row["variant"]: row for row in measure.run(TINY, 2, "cpu")["rows"]}
-    assert timed == [*VARIANTS[::-1], *VARIANTS, *VARIANTS[::-1]]
+    assert timed == [*MEASURED[::-1], *MEASURED, *MEASURED[::-1]]
     assert {name: row["step_against_saved_input"] for name, row in rows.items()} == {
-        "torch.nn": 0.5, "False": 1.0, "True": 0.75, "exact": 1.25
+        "torch.nn": 0.5, "False": 1.0, "True": 0.75, "exact": 1.25, FUSED: 1.5
     }  # fmt: skip
     assert rows["True"]["step"]["upper_us"] == 3e6  # the round to warm up does not count
 

@@ -9,7 +9,7 @@ from normlab import nn
 from normlab.studies.memory import prediction
 from normlab.studies.memory.model import Shape
 from normlab.studies.memory.saved import counting
-from normlab.studies.memory.variants import VARIANTS, Switch
+from normlab.studies.memory.variants import MEASURED, Switch
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SIZES = [(1, 64, 1, 5), (2, 64, 2, 16), (2, 256, 3, 9), (3, 384, 2, 8)]
@@ -22,7 +22,7 @@ def test_as_many_bytes_are_saved_as_predicted(sizes, dtype, norm):
     shape = Shape(*sizes, norm, dtype)
     model, batch = decoder(shape), tokens(shape)
     switch = Switch(model)
-    for variant in VARIANTS:
+    for variant in MEASURED:
         switch(variant)
         with counting([*model.parameters(), *batch]) as saved:
             loss = model(*batch)
@@ -40,10 +40,18 @@ def test_saving_outputs_frees_the_residual_stream_and_nothing_else(norm):
 
 
 def test_the_large_model_is_foretold_to_save_two_gigabytes_less():
-    less = {v: prediction.total(prediction.LLAMA, v, "cuda") for v in VARIANTS}
+    less = {v: prediction.total(prediction.LLAMA, v, "cuda") for v in MEASURED}
     assert less["torch.nn"] == less["False"]
+    assert less["exact, fused"] == less["exact"]
     assert less["False"] - less["exact"] == less["False"] - less["True"] == 65 * 4096 * 4096 * 2
     assert less["False"] - less["True"] > 2.0e9
+
+
+def test_a_fused_residual_moves_five_matrices_less_for_each_block():
+    shape = Shape(2, 128, 2, 8, "rms", "bfloat16")
+    apart, fused = (prediction.moved(shape, fused) for fused in (False, True))
+    matrix = 2 * 8 * 128 * 2
+    assert (apart, fused) == (2 * 22 * matrix, 2 * 17 * matrix)
 
 
 def test_a_norm_before_a_linear_layer_saves_its_output_once_and_its_input_only_where_asked_to():
