@@ -118,6 +118,11 @@ def the_query_s_part_of_the_fused_tensor_gets_a_gradient(names, folder, printed)
     assert (names["fused"].grad[..., 256:] == 0).all()
 
 
+@checks("docs/use/pytorch.md 4")
+def the_layer_is_fused(names, folder, printed):
+    assert re.search(r"^0 +Layer +fused: norm_1 and the stream past it, addition and norm_2$", printed, re.MULTILINE)
+
+
 @checks("docs/see/trace.md 1")
 def the_transpose_has_the_race_and_the_wavefronts_that_its_comments_say(names, folder, printed):
     (race,) = names["report"].findings
