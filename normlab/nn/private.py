@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 import torch._subclasses
+import torch.utils._device
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -46,6 +47,9 @@ FakeTensorMode: Any = _found("_subclasses.FakeTensorMode", None)
 any_autocast: Callable[[], bool] = _found("_C._is_any_autocast_enabled", lambda: True)
 # torch.overrides has only modes that do more, none that do less.
 without_function_modes: Any = _found("_C.DisableTorchFunction", nullcontext)
+_function_modes: Callable[[], int] = _found("_C._len_torch_function_stack", lambda: 0)
+_function_mode_at = _found("_C._get_function_stack_at", lambda index: None)
+_DeviceContext = _found("utils._device.DeviceContext", None)
 # Module.__call__ asks this, too: hooks of torch.nn.modules.module.register_module_forward_hook and others of its kind.
 any_global_hooks: Callable[[], bool] = _found("nn.modules.module._has_any_global_hook", lambda: False)
 _saving_hooks = _found("_C._autograd._top_saved_tensors_default_hooks", lambda ignore: None)
@@ -93,6 +97,11 @@ def unwatched() -> bool:
     """Return True if no tracer, transform or dispatch mode is active: a cached launch would bypass it."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _dispatch_modes() or _traced_before_autograd()
     return not (traced or transformed())
+
+
+def functions_watched() -> bool:
+    """Return True if a torch function mode is active other than the default device, which changes no norm."""
+    return any(type(_function_mode_at(index)) is not _DeviceContext for index in range(_function_modes()))
 
 
 def transformed() -> bool:

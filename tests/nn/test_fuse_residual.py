@@ -237,6 +237,23 @@ def test_hooks_of_a_norm_go_on_being_called_in_a_fused_layer():
     assert called.count("any") == sum(1 for _ in model.modules()) + sum(1 for _ in old.modules())
 
 
+def test_a_default_device_leaves_layers_fused_and_another_mode_sees_the_norms():
+    model, x = drawn(LlamaLayer), drawn_input()
+    replace_norms(model, fuse_residual=True)
+    with torch.device("cpu"):
+        assert fused_calls(model(x)) == 4
+    seen = []
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Watching():
+        assert fused_calls(model(x)) == 0
+    assert seen.count(nn.rms_norm) == 4
+
+
 def test_layers_that_the_fused_forward_would_change_stay_as_they_are():
     for kind, reason in {
         WritingIntoTheResidual: "it cannot be compared: RuntimeError: Output 1 of StreamNorm",

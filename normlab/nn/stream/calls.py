@@ -18,7 +18,14 @@ from normlab.nn.add_norm.functional import offset_rms_norm
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.formulas import accumulator
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
-from normlab.nn.private import PLAIN, any_autocast, any_global_hooks, parameter_of, unwatched
+from normlab.nn.private import (
+    PLAIN,
+    any_autocast,
+    any_global_hooks,
+    functions_watched,
+    parameter_of,
+    unwatched,
+)
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter
 from normlab.nn.stream import autograd
 from normlab.nn.stream.operators import StreamNormInGraph
@@ -101,7 +108,7 @@ def _plain(*tensors: Any) -> bool:
             return False
     if torch.compiler.is_dynamo_compiling():  # torch.export, too, if it is strict
         return True
-    return unwatched() and not has_torch_function_variadic(*tensors)
+    return unwatched() and not (has_torch_function_variadic(*tensors) and functions_watched())
 
 
 def _asked(norm: Any, x: Tensor, residual: Parameter) -> Asked | None:
