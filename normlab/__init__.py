@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         head_rms_norm_forward,
     )
     from normlab.host.exact import keep_columns
+    from normlab.host.gated_norm import gated_rms_norm_backward, gated_rms_norm_forward
     from normlab.host.matmul import sgemm
     from normlab.host.norm_linear import layer_norm_linear_backward, layer_norm_linear_forward
     from normlab.host.norms import (
@@ -35,6 +36,8 @@ __all__ = [
     "add_rms_norm_backward",
     "add_rms_norm_forward",
     "explain",
+    "gated_rms_norm_backward",
+    "gated_rms_norm_forward",
     "head_rms_norm_backward",
     "head_rms_norm_forward",
     "keep_columns",
@@ -56,6 +59,8 @@ _ELSEWHERE = {  # all others are in normlab.host.norms
     "head_rms_norm_backward": "normlab.host.add_norm",
     "head_rms_norm_forward": "normlab.host.add_norm",
     "explain": "normlab.learn.explain",
+    "gated_rms_norm_backward": "normlab.host.gated_norm",
+    "gated_rms_norm_forward": "normlab.host.gated_norm",
     "keep_columns": "normlab.host.exact",
     "layer_norm_linear_backward": "normlab.host.norm_linear",
     "layer_norm_linear_forward": "normlab.host.norm_linear",

@@ -91,6 +91,15 @@ def rows_and_columns(name: str, array: Any, normalized_shape: tuple[int, ...]) -
     return prod(shape[: -len(normalized_shape)]), prod(normalized_shape)
 
 
+def rows_of(name: str, array: Any) -> tuple[tuple[int, ...], int, int]:
+    """Return the leading dimensions, their product, and the last dimension. Raise ValueError if it is absent or 0."""
+    shape = tuple(array.shape)
+    if not shape or not shape[-1]:
+        raise ValueError(f"{name} must have a last dimension of at least 1 to normalise over, got shape {list(shape)}")
+    n1, n2 = rows_and_columns(name, array, shape[-1:])
+    return shape[:-1], n1, n2
+
+
 def check_shape(name: str, array: Any, shape: tuple[int, ...], because: str) -> None:
     """Raise ValueError unless an array is None or has this shape; `because` says where the shape comes from."""
     if array is not None and tuple(array.shape) != shape:

@@ -21,6 +21,7 @@ What changed since step 2:
 - Rows that begin in the middle of a vector move whole vectors: a cluster takes rows of one alignment (`edges`).
 - Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
 - The gradient of a residual that went on beside the output comes through the same stages, and is added at the store.
+- So does a gate; its gradient is stored beside grad_input (`gated`).
 """
 
 import itertools
@@ -44,6 +45,8 @@ from normlab.stages.vector import BYTES, WARP, widest
 
 H200 = Device.named("h200")
 PARTIAL_SUMS = "part_weight", "part_bias"
+THIRDS = "grad_residual", "gate"  # arrays of rows beside the saved array and grad_output: one of these, or none
+PARAMETERS = "grad_weight", "grad_bias"
 GATHERED_WHY = "so few rows are one cluster's of eight blocks, which add up their columns' sums without a second kernel"
 APART_WHY = "of so few long rows a second cluster makes the parameters' gradients: 14.7 us instead of 16.0 for one row"
 MOST_EACH = 7  # clusters for each alignment, if they are more than find a place at once
@@ -58,17 +61,18 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     width = widest(n2, *problem.matrices)
     together = min(width, widest(n2, problem.grad_input, problem.weight, problem.bias, *problem.gradients))
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
-    residual_bytes = 0 if problem.grad_residual is None else problem.grad_residual.dtype.itemsize
-    if residual_bytes not in (0, problem.saved.dtype.itemsize):
-        return Refusal("the residual's gradient lies in stages of the saved array's elements, and has others")
+    third = problem.gate if problem.grad_residual is None else problem.grad_residual
+    third_bytes = 0 if third is None else third.dtype.itemsize
+    if third_bytes not in (0, problem.saved.dtype.itemsize):
+        return Refusal("a third array lies in stages of the saved array's elements, and has others")
     full, alignments, chosen = BYTES // max(sizes), alignments_for(n2, sizes), None
-    alone = residual_bytes == 0 and problem.row_map is None  # `edges` does neither
+    alone = third_bytes == 0 and problem.row_map is None  # `edges` does neither
     if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
         kind = kind_of(problem, full, together=1)
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
-        chosen = layout_for(n2, width, sizes, kind, device, 1, residual_bytes)
+        chosen = layout_for(n2, width, sizes, kind, device, 1, third_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
@@ -117,7 +121,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
 def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
     _, layout, kind, *_ = options
-    arguments = *OPERANDS, "factor", "row_sums", "grad_residual", "grad_input", "grad_weight", "grad_bias", *parts
+    arguments = *OPERANDS, "factor", "row_sums", *THIRDS, "grad_input", "grad_gate", *PARAMETERS, *parts
     block = layout.thread_map.threads, layout.rows
     return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
 

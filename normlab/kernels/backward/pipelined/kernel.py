@@ -41,8 +41,8 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
 
     @cuda.jit(launch_bounds=(layout.threads, 1))
     def backward_pipelined(
-        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual,
-        grad_input, grad_weight, grad_bias, part_weight, part_bias,
+        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual, gate,
+        grad_input, grad_gate, grad_weight, grad_bias, part_weight, part_bias,
     ):  # fmt: skip
         # Prologue: empty sums, and which columns of which rows this thread has.
         # (phases, row groups, sums, warps). Two phases: a slot is free again only after the next row's barrier.
@@ -60,7 +60,9 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
             sums_bias[k] = cast(0, exchange)
         for k in range(collected):
             partials[k] = cast(0, exchange)
-        operands = Operands(grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, grad_input)
+        operands = Operands(
+            grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, gate, grad_input, grad_gate
+        )
         memory = Memory(saved_stages, grad_stages, parameters, exchange)
         sums = Sums(sums_weight, sums_bias)
         share = share_of(saved.shape[1])
