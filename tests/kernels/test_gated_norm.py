@@ -26,9 +26,8 @@ from normlab.stages.gate import Gate, row_gater, silus
 from normlab.stages.vector import map_threads, row_loader
 
 FEW = settings(max_examples=6)
-MODES = pytest.mark.parametrize(
-    ("before", "memory_efficient"), [(True, False), (True, True), (False, False)], ids=["saved", "recompute", "gated x"]
-)
+MODES = {"saved": (True, False), "recompute": (True, True), "gated x": (False, False)}  # (before, memory_efficient)
+EACH = pytest.mark.parametrize("mode", MODES)
 
 
 @settings(max_examples=20)
@@ -37,14 +36,15 @@ def test_forward_is_within_its_bound(case):
     examine_gated_forward(case)
 
 
-@MODES
+@EACH
 @settings(max_examples=12)
 @given(case=gated_cases())
-def test_backward_is_within_its_bound(before, memory_efficient, case):
+def test_backward_is_within_its_bound(mode, case):
+    before, memory_efficient = MODES[mode]
     examine_gated_backward(replace(case, before=before), memory_efficient)
 
 
-@MODES
+@EACH
 @pytest.mark.parametrize(
     ("n1", "n2", "dtype", "parameters"),
     [
@@ -55,7 +55,8 @@ def test_backward_is_within_its_bound(before, memory_efficient, case):
         (2, 2048, "float32", None),
     ],
 )
-def test_the_fast_kernels_take_the_gate_and_are_within_the_bounds(n1, n2, dtype, parameters, before, memory_efficient):
+def test_the_fast_kernels_take_the_gate_and_are_within_the_bounds(mode, n1, n2, dtype, parameters):
+    before, memory_efficient = MODES[mode]
     case = fixed_case(n1, n2, dtype, before, parameters)
     (output, invvar), plan = with_plan(forward, case)
     assert (plan.step, len(plan.work)) == ("one_barrier", 1)
@@ -66,9 +67,10 @@ def test_the_fast_kernels_take_the_gate_and_are_within_the_bounds(n1, n2, dtype,
     examine_gated_backward(case, memory_efficient)
 
 
-@MODES
+@EACH
 @pytest.mark.parametrize(("n1", "n2", "dtype"), [(3, 50, "float64"), (3, 61, "bfloat16"), (2, 1027, "float16")])
-def test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds(n1, n2, dtype, before, memory_efficient):
+def test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds(mode, n1, n2, dtype):
+    before, memory_efficient = MODES[mode]
     case = fixed_case(n1, n2, dtype, before)
     (output, invvar), _ = with_plan(forward, case)
     _, plan = with_plan(backward, case, output if memory_efficient else case.norm.x, invvar, memory_efficient)
@@ -106,6 +108,19 @@ def test_both_orders_are_one_where_the_gate_is_the_same_in_a_whole_row_and_eps_i
     oracle.assert_within(gated, plain.astype(np.float64), both, "gated x")
 
 
+@pytest.mark.parametrize("n2", [64, 61])
+def test_recomputing_beside_gates_and_weights_near_0_loses_x_there_and_nowhere_else(n2):
+    case = fixed_case(3, n2, "float32", before=True)
+    gate, weight = case.gate.copy(), case.norm.weight.copy()
+    gate[:, :3], weight[3:6] = [0.0, -0.0, 1e-7], [0.0, -0.0, -1e-7]
+    (grad_x, grad_gate, grad_weight), _ = examine_gated_backward(
+        replace(case, gate=gate, norm=replace(case.norm, weight=weight)), True
+    )
+    assert np.isfinite(grad_x).all()
+    assert (grad_gate[:, :2] == 0).all()  # in truth half of dy x̂ γ, of which the output has nothing
+    assert (grad_weight[3:5] == 0).all()
+
+
 @FEW
 @given(case=gated_cases(widths=(33, 64, 129), rows=(2, 5)))
 def test_the_saved_output_gives_the_gradients_of_the_saved_input_within_both_bounds(case):
@@ -117,9 +132,10 @@ def test_the_saved_output_gives_the_gradients_of_the_saved_input_within_both_bou
                 oracle.assert_within(one, other.astype(np.float64), sum(bounds), f"gradient {what} of both modes")
 
 
-@MODES
+@EACH
 @pytest.mark.parametrize("schedule", ["reverse", 1])
-def test_no_schedule_of_threads_changes_a_bit(schedule, before, memory_efficient):
+def test_no_schedule_of_threads_changes_a_bit(mode, schedule):
+    before, memory_efficient = MODES[mode]
     case, found = fixed_case(6, 520, "bfloat16", before), []
     for order in ("forward", schedule):
         with using("simulator", order):
@@ -129,8 +145,9 @@ def test_no_schedule_of_threads_changes_a_bit(schedule, before, memory_efficient
     assert found[0] == found[1]
 
 
-@MODES
-def test_a_row_s_bits_do_not_depend_on_the_number_of_rows(before, memory_efficient):
+@EACH
+def test_a_row_s_bits_do_not_depend_on_the_number_of_rows(mode):
+    before, memory_efficient = MODES[mode]
     case = fixed_case(9, 520, "bfloat16", before)
     norm = case.norm
     few = replace(norm, x=norm.x[:2], grad_output=norm.grad_output[:2])
