@@ -89,6 +89,7 @@ def test_the_host_functions_are_at_the_top_level():
             "normlab.host.norms",
             "normlab.host.exact",
             "normlab.host.matmul",
+            "normlab.host.modulated_norm",
             "normlab.host.norm_linear",
             "normlab.learn.explain",
         )

@@ -40,7 +40,7 @@ from examine import (
 from family.examples import example, few_blocks
 
 from normlab.engine import use_gpu, using
-from normlab.host import add_norm, checks, exact, family, gated_norm, norms
+from normlab.host import add_norm, checks, exact, family, gated_norm, modulated_norm, norms
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
@@ -282,6 +282,16 @@ MUTATIONS = [
     Mutation("gated apart: rows are not gated", "kernels.gated_norm", "values[k] *= silu(gates[k], gates)", "pass", "kernels/test_gated_norm.py::test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds[saved]"),
     Mutation("gated apart: x̂ is handed on for what was normalised", "kernels.gated_norm", "values[k] = xhat / scale", "values[k] = xhat", "kernels/test_gated_norm.py::test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds[gated x]"),
     Mutation("gated apart: the gradient of x is not gated", "kernels.gated_norm", "store_vector_from(grad_input, (row, column), grads, 0, width)", "pass", "kernels/test_gated_norm.py::test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds[gated x]"),
+    Mutation("modulated: every row has the first sample's parameters", "stages.output", "return uint32(row) // rows, column", "return 0, column", "kernels/test_modulated_norm.py::test_the_fast_kernels_modulate_and_are_within_the_bounds"),
+    Mutation("modulated: samples take turns row by row", "stages.output", "return uint32(row) // rows, column", "return uint32(row) % uint32(weight.shape[0]), column", "kernels/test_modulated_norm.py::test_the_fast_kernels_modulate_and_are_within_the_bounds"),
+    Mutation("modulated: a block takes the rows of the next sample", "kernels.backward.pipelined.samples", "first = sample * rows", "first = (sample + 1) % samples * rows", "kernels/test_modulated_norm.py::test_the_fast_kernels_modulate_and_are_within_the_bounds"),
+    Mutation("modulated: every cluster of a sample begins with its first row", "kernels.backward.pipelined.prologue", "turn //= samples", "turn = 0", "kernels/test_modulated_norm.py::test_a_sample_s_rows_may_be_shared_by_several_clusters"),
+    Mutation("modulated: a cluster steps over rows that no other one takes", "kernels.backward.pipelined.prologue", "clusters //= samples", "pass", "kernels/test_modulated_norm.py::test_a_sample_s_rows_may_be_shared_by_several_clusters"),
+    Mutation("modulated: neighbouring clusters have the same sample", "kernels.backward.pipelined.samples", "cuda.blockIdx.x // blocks % samples", "cuda.blockIdx.x // blocks // (cuda.gridDim.x // blocks // samples)", "kernels/test_modulated_norm.py::test_a_sample_s_rows_may_be_shared_by_several_clusters", 2),
+    Mutation("modulated apart: scale without 1", "kernels.modulated_norm", "scales[k] + cast(1, values)", "scales[k]", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
+    Mutation("modulated apart: no shift", "kernels.modulated_norm", "values[k] += shifts[k]", "pass", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
+    Mutation("modulated apart: a sample's last row is left out of its sums", "kernels.modulated_norm", "(sample + 1) * rows)", "(sample + 1) * rows - 1)", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
+    Mutation("modulated apart: the sum of dy for that of dy x̂", "kernels.modulated_norm", "store(grad_weight, (sample, column), sum_weight)", "store(grad_weight, (sample, column), sum_bias)", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
     Mutation("row map: rows follow each other", "stages.row_map", "return row + row // heads * gap", "return row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
     Mutation("row map: the backward reads rows that follow each other", "kernels.backward.pipelined.passes", "place = place_of(row)", "place = row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
 ]  # fmt: skip
@@ -416,6 +426,9 @@ ARGUMENTS = {
     "test_the_fast_kernels_take_the_gate_and_are_within_the_bounds": lambda patch: (3, 520, "bfloat16", None),
     "test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds": lambda patch: (3, 50, "float64"),
     "test_recomputing_beside_gates_and_weights_near_0_loses_x_there_and_nowhere_else": lambda patch: (64,),
+    "test_the_fast_kernels_modulate_and_are_within_the_bounds": lambda patch: (3, 5, 520, "bfloat16", None),
+    "test_a_sample_s_rows_may_be_shared_by_several_clusters": lambda patch: (3, patch),
+    "test_rows_that_the_fast_kernels_refuse_are_modulated_apart": lambda patch: (50, "float64"),
     "test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits": lambda patch: (2, 1, 64, "float32"),
     "test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit": lambda patch: (96, False),
     "test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds": lambda patch: (3, 50, "float64"),
@@ -433,6 +446,8 @@ TAKEN = (
     (add_norm, "add_norm", "BACKWARD"),
     (gated_norm, "gated_norm", "FORWARD"),
     (gated_norm, "gated_norm", "BACKWARD"),
+    (modulated_norm, "modulated_norm", "FORWARD"),
+    (modulated_norm, "modulated_norm", "BACKWARD"),
 )
 
 

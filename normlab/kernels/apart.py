@@ -14,13 +14,17 @@ SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
 
 
 class Apart(NamedTuple):
-    """What is done beside the plain norm: a kernel before or after it, its scratch, and an operand by another name."""
+    """What is done beside the plain norm: a kernel before or after it, its scratch, and an operand by another name.
+
+    absent: operands that the plain norm does not have, although the problem does.
+    """
 
     words: str
     names: tuple[str, str]
     before: tuple[Work, ...] = ()
     after: tuple[Work, ...] = ()
     scratch: tuple[Scratch, ...] = ()
+    absent: tuple[str, ...] = ()
 
 
 def described(scratch: Scratch) -> DeviceArray:
@@ -34,7 +38,7 @@ def together(apart: list[Apart], answer: Plan | PersistentPlan | None) -> Plan |
         return Refusal("no step does the plain norm")
     if isinstance(answer, PersistentPlan):
         finish = answer.plan
-        first = _renamed(answer.first, dict(one.names for one in apart))
+        first = _renamed(answer.first, _names(apart))
         scratch = *(needed for one in apart for needed in one.scratch), *answer.scratch
         return PersistentPlan(first, scratch, answer.values, lambda resident: _joined(apart, finish(resident)))
     return _joined(apart, answer)
@@ -42,7 +46,7 @@ def together(apart: list[Apart], answer: Plan | PersistentPlan | None) -> Plan |
 
 def _joined(apart: list[Apart], plan: Plan) -> Plan:
     """Return a plain norm's plan with the kernels before and after it."""
-    names = dict(one.names for one in apart)
+    names = _names(apart)
     before, after, scratch = (
         [one for part in apart for one in getattr(part, kind)] for kind in ("before", "after", "scratch")
     )
@@ -56,12 +60,19 @@ def _joined(apart: list[Apart], plan: Plan) -> Plan:
     )
 
 
-def _renamed(work: Work, names: dict[str, str]) -> Work:
-    """Return a kernel that takes operands by other names."""
+def _names(apart: list[Apart]) -> dict[str, str | None]:
+    """Return what the plain norm's operands are called."""
+    absent = dict.fromkeys(name for one in apart for name in one.absent)
+    return {**absent, **dict(one.names for one in apart)}
+
+
+def _renamed(work: Work, names: dict[str, str | None]) -> Work:
+    """Return a kernel that takes operands by other names; a name of None stands for an absent operand."""
 
     def rename(given: Any) -> Any:
         if isinstance(given, View):
-            return given._replace(name=names.get(given.name, given.name))
+            name = names.get(given.name, given.name)
+            return None if name is None else given._replace(name=name)
         return names.get(given, given)
 
     return replace(work, arguments=tuple(map(rename, work.arguments)))

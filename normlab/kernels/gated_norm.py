@@ -28,6 +28,7 @@ from normlab.stages.vector import widest
 THREADS = 256  # per block, and a block per row
 GRID_LIMIT = 2**31 - 1
 GATED, NORMALISED = "gated", "normalised"  # scratch: x silu(z), or x as recomputed; x̂ γ before it is gated
+ABSENT = "gate", "grad_gate"  # from the plain norm
 GRAD, THROUGH_NORM = "grad_gated", "through_norm"  # scratch: the gradients at x̂ γ, and at what was normalised
 
 
@@ -144,11 +145,11 @@ def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPl
     plain = replace(problem, gate=None, gating=None)
     if after:
         added = _gating(problem, problem.output, (NORMALISED, "gate", "output"))
-        part = Apart("the output is gated last", ("output", NORMALISED), after=(added,), scratch=(scratch,))
+        part = Apart("the output is gated last", ("output", NORMALISED), (), (added,), (scratch,), ABSENT)
         plain = replace(plain, output=held)
     else:
         added = _gating(problem, problem.x, ("x", "gate", GATED))
-        part = Apart("x is gated first", ("x", GATED), before=(added,), scratch=(scratch,))
+        part = Apart("x is gated first", ("x", GATED), (added,), (), (scratch,), ABSENT)
         plain = replace(plain, x=held)
     return together([part], step_7_clusters.STEP.first_answer(plain, device))
 
@@ -179,7 +180,7 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
             Apart("so does the gradient of what was normalised", ("grad_input", THROUGH_NORM), scratch=(through,))
         )
         plain = replace(plain, grad_input=described(through))
-    parts[0] = parts[0]._replace(before=(first,), after=(last,))
+    parts[0] = parts[0]._replace(before=(first,), after=(last,), absent=ABSENT)
     return together(parts, step_3_pipelined.STEP.first_answer(plain, device))
 
 

@@ -29,6 +29,7 @@ class ForwardProblem:
     new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
     `row_map`: None, or where the rows of x lie: x is then (places, n2).
     `gate`: (n1, n2), x's dtype, with `gating`, which says where silu(gate) goes; or both None.
+    `sampled`: weight and bias are (samples, n2), a row for each of as many parts of n1 rows.
     """
 
     x: Any
@@ -45,6 +46,7 @@ class ForwardProblem:
     row_map: RowMap | None = None
     gate: Any = None
     gating: Gate | None = None
+    sampled: bool = False
 
     @property
     def matrices(self) -> tuple:
@@ -85,7 +87,7 @@ class BackwardProblem:
     `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
     was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
     `ForwardProblem`; the map is that of `saved`.
-    `gate`, `gating`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None without a gate.
+    `gate`, `gating`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
     """
 
     grad_output: Any
@@ -107,12 +109,18 @@ class BackwardProblem:
     gate: Any = None
     gating: Gate | None = None
     grad_gate: Any = None
+    sampled: bool = False
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays with rows: what a vector must be aligned in."""
         # without the parameters, which may be read in narrower vectors than the rows (`backward.kind`)
         return self.grad_output, self.saved, self.grad_input, self.grad_residual, self.gate, self.grad_gate
+
+    @property
+    def samples(self) -> int:
+        """Return how many parts of the rows have parameters of their own."""
+        return self.weight.shape[0] if self.sampled else 1
 
     @property
     def one_row(self) -> Any:

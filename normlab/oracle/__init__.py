@@ -2,7 +2,7 @@
 
 The oracle imports no other part of normlab. `values` computes the true results. `forward_bounds` and `backward_bounds`
 bound the error of a kernel with a given `Arithmetic`. `add_norm` does both for norms of a sum, and `gated_norm` for
-norms with a gate. `check` compares a kernel's result with the truth.
+norms with a gate, `modulated_norm` for those modulated per sample. `check` compares a kernel's result with the truth.
 
 >>> import numpy as np
 >>> x = np.float32([[1, 2, 4]])
@@ -38,6 +38,13 @@ from normlab.oracle.gated_norm import (
     gated_rms_norm_bound,
 )
 from normlab.oracle.merging import MergedMoments, merged_moments, merged_moments_bound
+from normlab.oracle.modulated_norm import (
+    ModulatedGradients,
+    modulated_layer_norm,
+    modulated_layer_norm_backward,
+    modulated_layer_norm_backward_bound,
+    modulated_layer_norm_bound,
+)
 from normlab.oracle.product import product, product_bound
 from normlab.oracle.recompute import recompute_error
 from normlab.oracle.values import (
@@ -55,6 +62,7 @@ __all__ = [
     "GatedGradients",
     "GatedResult",
     "MergedMoments",
+    "ModulatedGradients",
     "NormGradients",
     "NormResult",
     "add_layer_norm",
@@ -76,6 +84,10 @@ __all__ = [
     "layer_norm_bound",
     "merged_moments",
     "merged_moments_bound",
+    "modulated_layer_norm",
+    "modulated_layer_norm_backward",
+    "modulated_layer_norm_backward_bound",
+    "modulated_layer_norm_bound",
     "product",
     "product_bound",
     "ratio",

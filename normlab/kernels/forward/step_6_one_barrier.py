@@ -44,13 +44,13 @@ GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
 @cache
-def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None):
+def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None, sampled: bool):
     """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
     shifted = layout.shifted
     if shifted is not None:
         stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
         return *stages, layout.thread_map.vectors * shifted.input_words
-    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype, offset)
+    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype, offset, sampled)
     place_of = place_finder(row_map)
 
     @cuda.jit(device=True)
@@ -70,17 +70,23 @@ def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None)
 
 @cache
 def build(
-    dtype, layout: RegisterLayout, offset: float = 0.0, row_map: RowMap | None = None, gating: Gate | None = None
+    dtype,
+    layout: RegisterLayout,
+    offset: float = 0.0,
+    row_map: RowMap | None = None,
+    gating: Gate | None = None,
+    sampled: bool = False,
 ):
     """Return the kernel for an accumulator dtype, a layout, an offset of the weight (`stages.output`), and a row map.
 
+    sampled: parameters are a row per sample (`stages.output.parameter_finder`).
     Without a residual the kernel's residual and new_residual are None; without a gate its gate is None, as `gating` is.
     """
     thread_map, rows, resident, shifted = layout
     vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
-    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset, row_map)
+    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset, row_map, sampled)
     add_residual = residual_adder(thread_map, dtype)
     load_gates, gate_row = row_gater(thread_map, dtype)
     gates_held, after = (1, True) if gating is None else (elements, gating.after_norm)
@@ -163,7 +169,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     itemsize = max(array.dtype.itemsize for array in rows)
     width, rms = widest(n2, *problem.matrices), problem.mean is None
     beside = problem.residual is not None or problem.gate is not None
-    chosen, plain = None, not (beside or problem.offset or problem.row_map)
+    chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
     # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
     if plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
@@ -174,9 +180,9 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout = chosen.layout
     grid = -(-n1 // layout.rows)
-    if grid > GRID_LIMIT:
+    if grid > GRID_LIMIT or (problem.sampled and n1 >= 2**32):
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    options = accumulator(problem.invvar), layout, problem.offset, problem.row_map, problem.gating
+    options = accumulator(problem.invvar), layout, problem.offset, problem.row_map, problem.gating, problem.sampled
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
