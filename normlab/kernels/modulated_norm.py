@@ -99,7 +99,7 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
     last = Work(_sum_samples, (), (-(-n2 // THREADS), samples), THREADS, given)
     words = "the gradient is scaled first, those of scale and shift are added up last"
     part = Apart(words, ("grad_output", SCALED), (first,), (last,), (scratch,), ABSENT)
-    none = dict.fromkeys(ABSENT)
+    none: dict[str, Any] = dict.fromkeys(ABSENT)
     plain = replace(problem, **none, offset=0.0, sampled=False, grad_output=described(scratch))
     answer = step_3_pipelined.STEP.first_answer(plain, device)
     found = together([part], answer)

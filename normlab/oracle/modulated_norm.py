@@ -77,8 +77,10 @@ def modulated_layer_norm_backward_bound(
     """
     found = []
     for sample, (dy, rows) in enumerate(zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)):
-        statistics = (None, None) if errors is None else (errors.mean[sample], errors.invvar[sample])
-        found.append(backward_bound(dy, rows, arithmetic, Saved(False, *statistics, None, None), centred=True))
+        mean, invvar = None, None
+        if errors is not None and errors.mean is not None:
+            mean, invvar = errors.mean[sample], errors.invvar[sample]
+        found.append(backward_bound(dy, rows, arithmetic, Saved(False, mean, invvar, None, None), centred=True))
     return ModulatedGradients(*(np.stack(one) for one in zip(*found, strict=True)))
 
 

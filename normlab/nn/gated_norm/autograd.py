@@ -54,7 +54,7 @@ def gradients(
     looks_on = "all" if grad_output is None or grad_invvar is not None else onlooker(grad_output)
     if looks_on == "all":
         return vectorised.composed_backward(grad_output, grad_invvar, saved, ctx.how)
-    return (by_operator if looks_on == "graph" else once)(grad_output, saved, ctx.how)
+    return (by_operator if looks_on == "graph" else once)(grad_output, saved, ctx.how)  # type: ignore[arg-type]
 
 
 def by_operator(grad_output: Tensor, saved: GateSaved, how: GateHow) -> tuple[Tensor, Tensor, Parameter]:

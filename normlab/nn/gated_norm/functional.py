@@ -45,8 +45,9 @@ def gated_rms_norm(
         ValueError: an option is not False or True, or memory_efficient without norm_before_gate.
     """
     if has_torch_function_variadic(x, gate, weight):
-        given, how = (x, gate, weight), {"norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
-        return handle_torch_function(gated_rms_norm, given, *given, eps, **how)
+        given = x, gate, weight
+        options: dict[str, Any] = {"norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
+        return handle_torch_function(gated_rms_norm, given, *given, eps, **options)
     if not torch.jit.is_tracing():  # a trace has tensors as sizes
         _check(x, gate, weight, eps)
     check_order(norm_before_gate, memory_efficient)
