@@ -19,6 +19,7 @@ Next: rows that no block can hold.
 
 from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,15 +44,32 @@ from normlab.stages.warp import lanes_sum
 GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
+class Extras(NamedTuple):
+    """What a kernel does beside a norm of rows; its fields are constants of the kernel.
+
+    offset: of the weight (`stages.output`). row_map: where the rows lie. gating: where a gate goes, or None.
+    sampled: parameters are a row per sample (`stages.output.parameter_finder`).
+    """
+
+    offset: float = 0.0
+    row_map: RowMap | None = None
+    gating: Gate | None = None
+    sampled: bool = False
+
+
+PLAIN = Extras()
+
+
 @cache
-def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None, sampled: bool):
+def phases(layout: RegisterLayout, dtype, extras: Extras):
     """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
     shifted = layout.shifted
     if shifted is not None:
         stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
         return *stages, layout.thread_map.vectors * shifted.input_words
-    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype, offset, sampled)
-    place_of = place_finder(row_map)
+    load_aligned = row_loader(layout.thread_map)
+    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, extras.sampled)
+    place_of = place_finder(extras.row_map)
 
     @cuda.jit(device=True)
     def load_row(values, words, x, row, first):
@@ -69,27 +87,18 @@ def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None,
 
 
 @cache
-def build(
-    dtype,
-    layout: RegisterLayout,
-    offset: float = 0.0,
-    row_map: RowMap | None = None,
-    gating: Gate | None = None,
-    sampled: bool = False,
-):
-    """Return the kernel for an accumulator dtype, a layout, an offset of the weight (`stages.output`), and a row map.
+def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
+    """Return the kernel for an accumulator dtype and a layout.
 
-    sampled: parameters are a row per sample (`stages.output.parameter_finder`).
-    Without a residual the kernel's residual and new_residual are None; without a gate its gate is None, as `gating` is.
+    Without a residual the kernel's residual and new_residual are None, and without a gate its gate.
     """
     thread_map, rows, resident, shifted = layout
     vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
-    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset, row_map, sampled)
-    add_residual = residual_adder(thread_map, dtype)
-    load_gates, gate_row = row_gater(thread_map, dtype)
-    gates_held, after = (1, True) if gating is None else (elements, gating.after_norm)
+    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, extras)
+    add_residual, (load_gates, gate_row) = residual_adder(thread_map, dtype), row_gater(thread_map, dtype)
+    gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     anywhere = shifted is not None
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
@@ -182,7 +191,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     grid = -(-n1 // layout.rows)
     if grid > GRID_LIMIT or (problem.sampled and n1 >= 2**32):
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    options = accumulator(problem.invvar), layout, problem.offset, problem.row_map, problem.gating, problem.sampled
+    extras = Extras(problem.offset, problem.row_map, problem.gating, problem.sampled)
+    options = accumulator(problem.invvar), layout, extras
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
