@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         head_rms_norm_forward,
     )
     from normlab.host.exact import keep_columns
+    from normlab.host.gated_norm import gated_rms_norm_backward, gated_rms_norm_forward
     from normlab.host.matmul import sgemm
+    from normlab.host.modulated_norm import modulated_layer_norm_backward, modulated_layer_norm_forward
     from normlab.host.norm_linear import layer_norm_linear_backward, layer_norm_linear_forward
     from normlab.host.norms import (
         layer_norm_backward,
@@ -35,6 +37,8 @@ __all__ = [
     "add_rms_norm_backward",
     "add_rms_norm_forward",
     "explain",
+    "gated_rms_norm_backward",
+    "gated_rms_norm_forward",
     "head_rms_norm_backward",
     "head_rms_norm_forward",
     "keep_columns",
@@ -42,6 +46,8 @@ __all__ = [
     "layer_norm_forward",
     "layer_norm_linear_backward",
     "layer_norm_linear_forward",
+    "modulated_layer_norm_backward",
+    "modulated_layer_norm_forward",
     "rms_norm_backward",
     "rms_norm_forward",
     "sgemm",
@@ -56,9 +62,13 @@ _ELSEWHERE = {  # all others are in normlab.host.norms
     "head_rms_norm_backward": "normlab.host.add_norm",
     "head_rms_norm_forward": "normlab.host.add_norm",
     "explain": "normlab.learn.explain",
+    "gated_rms_norm_backward": "normlab.host.gated_norm",
+    "gated_rms_norm_forward": "normlab.host.gated_norm",
     "keep_columns": "normlab.host.exact",
     "layer_norm_linear_backward": "normlab.host.norm_linear",
     "layer_norm_linear_forward": "normlab.host.norm_linear",
+    "modulated_layer_norm_backward": "normlab.host.modulated_norm",
+    "modulated_layer_norm_forward": "normlab.host.modulated_norm",
     "sgemm": "normlab.host.matmul",
 }
 

@@ -85,9 +85,11 @@ def test_the_host_functions_are_at_the_top_level():
     for name in normlab.__all__:
         modules = (
             "normlab.host.add_norm",
+            "normlab.host.gated_norm",
             "normlab.host.norms",
             "normlab.host.exact",
             "normlab.host.matmul",
+            "normlab.host.modulated_norm",
             "normlab.host.norm_linear",
             "normlab.learn.explain",
         )

@@ -40,7 +40,7 @@ from examine import (
 from family.examples import example, few_blocks
 
 from normlab.engine import use_gpu, using
-from normlab.host import add_norm, checks, exact, family, norms
+from normlab.host import add_norm, checks, exact, family, gated_norm, modulated_norm, norms
 from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
@@ -182,7 +182,8 @@ MUTATIONS = [
     Mutation("ranks: the first rank's size for all", "kernels.ranks", "held = count_of(messages, 0, messages.shape[0])", "held = count_of(messages, 0, 1)", "kernels/test_ranks.py::test_merged_statistics_are_within_the_bounds"),
     Mutation("ranks: sums begin at the count", "kernels.ranks", "add_ranks(messages, 1 + index)", "add_ranks(messages, index)", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
     Mutation("ranks: sums of g in place of g x̂", "kernels.ranks", "add_ranks(messages, first + index) / size", "add_ranks(messages, index) / size", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
-    Mutation("ranks: sums, no means", "kernels.ranks", "of_g = add_ranks(messages, index) / size", "of_g = add_ranks(messages, index)", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
+    Mutation("ranks: sums, no means", "kernels.ranks", "add_ranks(messages, index) / size", "add_ranks(messages, index)", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
+    Mutation("ranks: a channel's means without its gamma", "kernels.ranks", "gamma = element(weight, index)", "gamma = None", "kernels/test_ranks.py::test_merged_sums_of_squares_and_means_are_within_the_bounds"),
     Mutation("message: m2 over the means", "kernels.ranks", "store(message, 1 + n1 + row, square_sum)", "store(message, 1 + row, square_sum)", "kernels/test_ranks.py::test_a_message_holds_the_count_and_the_moments_of_whole_rows"),
     Mutation("message: no count", "kernels.ranks", "store(message, 0, cast(n2, message))", "pass", "kernels/test_ranks.py::test_a_message_holds_the_count_and_the_moments_of_whole_rows"),
     Mutation("short rows: a level of the butterfly too few", "stages.warp", "levels, half = lanes.bit_length() - 1,", "levels, half = lanes.bit_length() - 2,", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
@@ -255,12 +256,43 @@ MUTATIONS = [
     Mutation("residual: its gradient is not added", "kernels.backward.pipelined.passes", "grads[k] += values[k]", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("residual: its gradient is not fetched", "kernels.backward.pipelined.passes", "copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("residual: its gradient's stages lie on dy's", "kernels.backward.pipelined.layout", "both = self.saved_bytes + self.grad_bytes", "both = self.saved_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
-    Mutation("residual: the parameters lie on its gradient's stages", "kernels.backward.pipelined.layout", "together = self.saved_bytes + self.grad_bytes + self.residual_bytes", "together = self.saved_bytes + self.grad_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
+    Mutation("residual: the parameters lie on its gradient's stages", "kernels.backward.pipelined.layout", "together = self.saved_bytes + self.grad_bytes + self.third_bytes", "together = self.saved_bytes + self.grad_bytes", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("offset: not in the forward", "stages.output", "gammas[k] += cast(offset, gammas)", "pass", "kernels/test_add_norm.py::test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit"),
     Mutation("offset: not with narrow parameters", "kernels.backward.pipelined.parameters_narrow", "gammas[k] += cast(offset_of_gamma, gammas)", "pass", "kernels/test_add_norm.py::test_the_fast_kernels_take_the_residual_and_are_within_the_bounds"),
     Mutation("offset: not with wide parameters", "kernels.backward.pipelined.parameters_wide", "gammas[k] += cast(offset, gammas)", "pass", "kernels/test_add_norm.py::test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit"),
     Mutation("added apart: the second array is left out", "kernels.add_norm", "values[k] += others[k]", "pass", "kernels/test_add_norm.py::test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds"),
     Mutation("added apart: the offset is left out", "kernels.add_norm", "values[k] += cast(offset, values)", "pass", "kernels/test_add_norm.py::test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds"),
+    Mutation("gate: the exponential grows", "stages.gate", "exponential(-abs(z))", "exponential(abs(z))", "kernels/test_gated_norm.py::test_silu_and_its_slope_are_within_their_bound_however_far_from_0"),
+    Mutation("gate: both sigmoids as for a gate above 0", "stages.gate", "(larger, smaller) if z >= 0 else (smaller, larger)", "larger, smaller", "kernels/test_gated_norm.py::test_silu_and_its_slope_are_within_their_bound_however_far_from_0"),
+    Mutation("gate: the slope takes σ(z) for σ(-z)", "stages.gate", "z * rest)", "z * sigma)", "kernels/test_gated_norm.py::test_silu_and_its_slope_are_within_their_bound_however_far_from_0"),
+    Mutation("gate: the stage does nothing", "stages.gate", "values[k] *= silu(gates[k], gates)", "pass", "kernels/test_gated_norm.py::test_the_stage_gates_all_elements_of_a_row_and_none_beside_it"),
+    Mutation("gate: its rows are not the norm's", "kernels.forward.step_6_one_barrier", "load_gates(gates, gate, row, first)", "load_gates(gates, gate, 0, first)", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[saved]"),
+    Mutation("gate: before the norm, but not in its input", "kernels.forward.step_6_one_barrier", "if not after:", "if False:", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[gated x]"),
+    Mutation("gate: the divisor is not clamped", "stages.gate", "clamp_by_magnitude(factor, eps)", "factor", "kernels/test_gated_norm.py::test_recomputing_beside_gates_and_weights_near_0_loses_x_there_and_nowhere_else"),
+    Mutation("gate: x̂ from the output is divided by silu alone", "stages.gate", "silu if gamma is None else gamma * silu", "silu", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[recompute]"),
+    Mutation("gate: x̂ of the plain x", "stages.gate", "return value * silu * scale, grad", "return value * scale, grad", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[gated x]"),
+    Mutation("gate: dy is not gated", "stages.gate", "return value * scale, grad * silu", "return value * scale, grad", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[saved]"),
+    Mutation("gate: its gradient takes silu for the slope", "stages.gate", "grad * normalised * slope", "grad * normalised * silu", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[saved]"),
+    Mutation("gate: its gradient lacks gamma", "stages.gate", "normalised = xhat if gamma is None else xhat * gamma", "normalised = xhat", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[saved]"),
+    Mutation("gate: the gradient of x is not gated", "stages.gate", "return through * silu, through * value * slope", "return through, through * value * slope", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[gated x]"),
+    Mutation("gate: not fetched", "kernels.backward.pipelined.passes", "copy_async(memory.saved_stages, there, operands.gate, (row, column), width)", "pass", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[saved]"),
+    Mutation("gate: its stages are taken for the saved array's", "kernels.backward.pipelined.gated", "thirds_at + at", "at", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[gated x]"),
+    Mutation("gate: the row's sum lacks gamma", "kernels.backward.pipelined.gated", "product *= gammas[k]", "pass", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[saved]"),
+    Mutation("gate: the column's sum is left out", "kernels.backward.pipelined.gated", "sums.weight[v * width + k] += product", "pass", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[recompute]"),
+    Mutation("gate: its gradient is not stored", "kernels.backward.pipelined.gated", "store_vector_from(operands.grad_gate, (row.number, column), gates, 0, width)", "pass", "kernels/test_gated_norm.py::test_the_fast_kernels_take_the_gate_and_are_within_the_bounds[recompute]"),
+    Mutation("gated apart: rows are not gated", "kernels.gated_norm", "values[k] *= silu(gates[k], gates)", "pass", "kernels/test_gated_norm.py::test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds[saved]"),
+    Mutation("gated apart: x̂ is handed on for what was normalised", "kernels.gated_norm", "values[k] = xhat / scale", "values[k] = xhat", "kernels/test_gated_norm.py::test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds[gated x]"),
+    Mutation("gated apart: the gradient of x is not gated", "kernels.gated_norm", "store_vector_from(grad_input, (row, column), grads, 0, width)", "pass", "kernels/test_gated_norm.py::test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds[gated x]"),
+    Mutation("modulated: every row has the first sample's parameters", "stages.output", "return uint32(row) // rows, column", "return 0, column", "kernels/test_modulated_norm.py::test_the_fast_kernels_modulate_and_are_within_the_bounds"),
+    Mutation("modulated: samples take turns row by row", "stages.output", "return uint32(row) // rows, column", "return uint32(row) % uint32(weight.shape[0]), column", "kernels/test_modulated_norm.py::test_the_fast_kernels_modulate_and_are_within_the_bounds"),
+    Mutation("modulated: a block takes the rows of the next sample", "kernels.backward.pipelined.samples", "first = sample * rows", "first = (sample + 1) % samples * rows", "kernels/test_modulated_norm.py::test_the_fast_kernels_modulate_and_are_within_the_bounds"),
+    Mutation("modulated: every cluster of a sample begins with its first row", "kernels.backward.pipelined.prologue", "turn //= samples", "turn = 0", "kernels/test_modulated_norm.py::test_a_sample_s_rows_may_be_shared_by_several_clusters"),
+    Mutation("modulated: a cluster steps over rows that no other one takes", "kernels.backward.pipelined.prologue", "clusters //= samples", "pass", "kernels/test_modulated_norm.py::test_a_sample_s_rows_may_be_shared_by_several_clusters"),
+    Mutation("modulated: neighbouring clusters have the same sample", "kernels.backward.pipelined.samples", "cuda.blockIdx.x // blocks % samples", "cuda.blockIdx.x // blocks // (cuda.gridDim.x // blocks // samples)", "kernels/test_modulated_norm.py::test_a_sample_s_rows_may_be_shared_by_several_clusters", 2),
+    Mutation("modulated apart: scale without 1", "kernels.modulated_norm", "scales[k] + cast(1, values)", "scales[k]", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
+    Mutation("modulated apart: no shift", "kernels.modulated_norm", "values[k] += shifts[k]", "pass", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
+    Mutation("modulated apart: a sample's last row is left out of its sums", "kernels.modulated_norm", "(sample + 1) * rows)", "(sample + 1) * rows - 1)", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
+    Mutation("modulated apart: the sum of dy for that of dy x̂", "kernels.modulated_norm", "store(grad_weight, (sample, column), sum_weight)", "store(grad_weight, (sample, column), sum_bias)", "kernels/test_modulated_norm.py::test_rows_that_the_fast_kernels_refuse_are_modulated_apart"),
     Mutation("row map: rows follow each other", "stages.row_map", "return row + row // heads * gap", "return row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
     Mutation("row map: the backward reads rows that follow each other", "kernels.backward.pipelined.passes", "place = place_of(row)", "place = row", "kernels/test_head_norm.py::test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits"),
 ]  # fmt: skip
@@ -392,6 +424,12 @@ ARGUMENTS = {
     "test_merged_sums_of_squares_and_means_are_within_the_bounds": lambda patch: (7,),
     "test_a_message_holds_the_count_and_the_moments_of_whole_rows": lambda patch: (False, 100),
     "test_the_fast_kernels_take_the_residual_and_are_within_the_bounds": lambda patch: (3, 520, "bfloat16", None, True),
+    "test_the_fast_kernels_take_the_gate_and_are_within_the_bounds": lambda patch: (3, 520, "bfloat16", None),
+    "test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds": lambda patch: (3, 50, "float64"),
+    "test_recomputing_beside_gates_and_weights_near_0_loses_x_there_and_nowhere_else": lambda patch: (64,),
+    "test_the_fast_kernels_modulate_and_are_within_the_bounds": lambda patch: (3, 5, 520, "bfloat16", None),
+    "test_a_sample_s_rows_may_be_shared_by_several_clusters": lambda patch: (3, patch),
+    "test_rows_that_the_fast_kernels_refuse_are_modulated_apart": lambda patch: (50, "float64"),
     "test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits": lambda patch: (2, 1, 64, "float32"),
     "test_an_offset_is_the_weight_with_the_offset_added_bit_for_bit": lambda patch: (96, False),
     "test_what_the_fast_kernels_refuse_is_done_apart_within_the_same_bounds": lambda patch: (3, 50, "float64"),
@@ -407,6 +445,10 @@ TAKEN = (
     (norms, "exact.repair", "launch_repair"),
     (add_norm, "add_norm", "FORWARD"),
     (add_norm, "add_norm", "BACKWARD"),
+    (gated_norm, "gated_norm", "FORWARD"),
+    (gated_norm, "gated_norm", "BACKWARD"),
+    (modulated_norm, "modulated_norm", "FORWARD"),
+    (modulated_norm, "modulated_norm", "BACKWARD"),
 )
 
 

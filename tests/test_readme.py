@@ -118,9 +118,25 @@ def the_query_s_part_of_the_fused_tensor_gets_a_gradient(names, folder, printed)
     assert (names["fused"].grad[..., 256:] == 0).all()
 
 
-@checks("docs/use/pytorch.md 4")
+@checks("docs/use/pytorch.md 5")
 def the_layer_is_fused(names, folder, printed):
     assert re.search(r"^0 +Layer +fused: norm_1 and the stream past it, addition and norm_2$", printed, re.MULTILINE)
+
+
+@checks("docs/use/pytorch.md 4")
+def the_gated_norm_is_mamba_s_and_the_modulated_norm_is_dit_s(names, folder, printed):
+    import torch
+
+    x, gate, scale, shift = (names[name].detach() for name in ("x", "gate", "scale", "shift"))
+    gated = x * torch.nn.functional.silu(gate)
+    grads = torch.autograd.grad(names["output"].sum(), [names["scale"], names["shift"]])
+    want = torch.nn.functional.layer_norm(x, (8,), eps=1e-6)
+    torch.testing.assert_close(names["output"], want * (1 + scale[:, None]) + shift[:, None])
+    torch.testing.assert_close(grads[0], want.sum(1))
+    assert (grads[1] == 4).all()
+    wide = gated.clone().requires_grad_()
+    through = torch.autograd.grad(torch.nn.functional.rms_norm(wide, (8,), eps=1e-6).sum(), wide)[0]
+    torch.testing.assert_close(names["x"].grad, through * torch.nn.functional.silu(gate), atol=1e-5, rtol=1e-4)
 
 
 @checks("docs/see/trace.md 1")

@@ -166,7 +166,7 @@ def forward(
     backend = backend_of({"x": x}, {"residual": residual, "weight": weight, "bias": bias})
     backend = replay.caching(backend, key, pointers)
     name, normalised = ("x", x) if residual is None else ("residual", residual)
-    leading, n1, n2 = _rows(name, normalised)
+    leading, n1, n2 = checks.rows_of(name, normalised)
     output_dtype = FLOATS[checks.parameter_dtype(name, normalised, weight, bias)]
     checks.check_parameters(weight, bias, (n2,))
     if residual is not None:
@@ -242,7 +242,7 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     required = {"saved": saved, "grad_output": grad_output, "invvar": invvar}
     optional = {"grad_residual": grad_residual, "mean": mean, "weight": weight, "bias": bias}
     backend = replay.caching(backend_of(required, optional), key, pointers)
-    leading, n1, n2 = _rows("saved", saved)
+    leading, n1, n2 = checks.rows_of("saved", saved)
     residual_dtype, output_dtype, statistics = _checked(call, leading, n2)
     eps = checks.rounded_eps(eps, statistics.name)
 
@@ -282,15 +282,6 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     )
     replay.keep(backend)
     return results
-
-
-def _rows(name: str, array: Any) -> tuple[tuple[int, ...], int, int]:
-    """Return the leading dimensions, their product, and the last dimension. Raise ValueError if it is absent or 0."""
-    shape = tuple(array.shape)
-    if not shape or not shape[-1]:
-        raise ValueError(f"{name} must have a last dimension of at least 1 to normalise over, got shape {list(shape)}")
-    n1, n2 = checks.rows_and_columns(name, array, shape[-1:])
-    return shape[:-1], n1, n2
 
 
 def _checked(call: AddNormBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:

@@ -91,6 +91,15 @@ def rows_and_columns(name: str, array: Any, normalized_shape: tuple[int, ...]) -
     return prod(shape[: -len(normalized_shape)]), prod(normalized_shape)
 
 
+def rows_of(name: str, array: Any) -> tuple[tuple[int, ...], int, int]:
+    """Return the leading dimensions, their product, and the last dimension. Raise ValueError if it is absent or 0."""
+    shape = tuple(array.shape)
+    if not shape or not shape[-1]:
+        raise ValueError(f"{name} must have a last dimension of at least 1 to normalise over, got shape {list(shape)}")
+    n1, n2 = rows_and_columns(name, array, shape[-1:])
+    return shape[:-1], n1, n2
+
+
 def check_shape(name: str, array: Any, shape: tuple[int, ...], because: str) -> None:
     """Raise ValueError unless an array is None or has this shape; `because` says where the shape comes from."""
     if array is not None and tuple(array.shape) != shape:
@@ -115,13 +124,15 @@ def check_dtype(name: str, array: Any, dtype: str, because: str) -> None:
         raise TypeError(f"Expected {name} to be {dtype} ({because}), but got {dtype_name(array)}")
 
 
-def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
+def parameter_dtype(name: str, array: Any, weight: Any, bias: Any, labels: tuple[str, str] = ("weight", "bias")) -> str:
     """Return the dtype of weight, bias and the output, apex's V. array: the input or the saved output.
+
+    labels: the caller's names of weight and bias.
 
     Raises:
         TypeError: there are no kernels for a dtype or for the mix of dtypes.
     """
-    given = {"weight": weight, "bias": bias}
+    given = dict(zip(labels, (weight, bias), strict=True))
     for label, operand in {name: array, **given}.items():
         if operand is not None and dtype_name(operand) not in FLOATS:
             raise TypeError(f"{label} must be one of {', '.join(FLOATS)}, but got {dtype_name(operand)}")
@@ -136,7 +147,7 @@ def parameter_dtype(name: str, array: Any, weight: Any, bias: Any) -> str:
                 f"{name} is {dtype} and {label} is {kind}: they must have one dtype, or mix {mixes} parameters"
             )
     if weight is not None:
-        check_dtype("bias", bias, dtype_name(weight), "as weight")
+        check_dtype(labels[1], bias, dtype_name(weight), f"as {labels[0]}")
     parameter = bias if weight is None else weight
     return dtype if parameter is None else dtype_name(parameter)
 

@@ -12,9 +12,10 @@ the dtype to which the sum is rounded anyway.
 
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from normlab.engine import DeviceArray, accumulator, cast, cuda, load_vector_into, store_vector_from
+from normlab.engine import accumulator, cast, cuda, load_vector_into, store_vector_from
+from normlab.kernels.apart import Apart, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.kernels.plan import Device, PersistentPlan, Plan, Refusal, Scratch, View, Work
@@ -24,7 +25,6 @@ from normlab.stages.vector import widest
 
 THREADS = 256  # per block, and a block per row
 GRID_LIMIT = 2**31 - 1
-SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
 NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 GAMMA, THROUGH_NORM = "gamma", "through_norm"  # scratch: weight + offset, and the gradient that comes through the norm
 
@@ -57,16 +57,6 @@ def build(dtype: Any, width: int, offset: float) -> Any:
     return add_rows
 
 
-class Apart(NamedTuple):
-    """What is done beside the plain norm: a kernel before or after it, its scratch, and an operand by another name."""
-
-    words: str
-    names: tuple[str, str]
-    before: tuple[Work, ...] = ()
-    after: tuple[Work, ...] = ()
-    scratch: tuple[Scratch, ...] = ()
-
-
 def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan that adds the residual and the offset first, in kernels of their own."""
     if problem.row_map is not None:
@@ -77,7 +67,7 @@ def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPl
         added = _adding(problem.invvar, ("x", "residual", "new_residual"), *arrays)
         apart.append(Apart("the residual is added", ("x", "new_residual"), before=(added,)))
         plain = replace(plain, x=problem.new_residual, residual=None, new_residual=None)
-    return _together(apart, step_7_clusters.STEP.first_answer(plain, device))
+    return together(apart, step_7_clusters.STEP.first_answer(plain, device))
 
 
 def plan_backward(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
@@ -88,13 +78,13 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
     if problem.grad_residual is not None:
         # in accumulator precision, so that the sum is rounded once
         scratch = Scratch(THROUGH_NORM, problem.shape, problem.invvar.dtype)
-        through = _described(scratch)
+        through = described(scratch)
         names = THROUGH_NORM, "grad_residual", "grad_input"
         added = _adding(problem.invvar, names, through, problem.grad_residual, problem.grad_input)
         words = "the norm's gradient goes to scratch, to which the residual's is added last"
         apart.append(Apart(words, ("grad_input", THROUGH_NORM), after=(added,), scratch=(scratch,)))
         plain = replace(plain, grad_input=through, grad_residual=None)
-    return _together(apart, step_3_pipelined.STEP.first_answer(plain, device))
+    return together(apart, step_3_pipelined.STEP.first_answer(plain, device))
 
 
 def _with_gamma(problem: Any) -> tuple[list[Apart], Any]:
@@ -103,61 +93,17 @@ def _with_gamma(problem: Any) -> tuple[list[Apart], Any]:
         return [], replace(problem, offset=0.0)
     (n2,) = problem.weight.shape
     scratch = Scratch(GAMMA, (n2,), problem.invvar.dtype)
-    gamma = _described(scratch)
+    gamma = described(scratch)
     names = View("weight", (1, n2)), None, View(GAMMA, (1, n2))
     added = _adding(problem.invvar, names, problem.weight, gamma, offset=problem.offset)
     apart = Apart("the offset is added", ("weight", GAMMA), before=(added,), scratch=(scratch,))
     return [apart], replace(problem, weight=gamma, offset=0.0)
 
 
-def _described(scratch: Scratch) -> DeviceArray:
-    """Return scratch as a planner sees an operand: shape, dtype and alignment, without memory."""
-    return DeviceArray(SCRATCH_ALIGNMENT, scratch.shape, scratch.dtype, 0, None)
-
-
 def _adding(like: Any, names: tuple, *arrays: Any, offset: float = 0.0) -> Work:
     """Return the kernel that adds two operands into a third, by their names. arrays: for widths. like: invvar."""
     n1, n2 = arrays[0].shape if len(arrays[0].shape) == 2 else (1, *arrays[0].shape)
     return Work(build, (accumulator(like), widest(n2, *arrays), offset), min(n1, GRID_LIMIT), THREADS, names)
-
-
-def _together(apart: list[Apart], answer: Plan | PersistentPlan | None) -> Plan | PersistentPlan | Refusal:
-    """Return a plain norm's answer with the kernels before and after it."""
-    if answer is None:
-        return Refusal("no step does the plain norm")
-    if isinstance(answer, PersistentPlan):
-        finish = answer.plan
-        first = _renamed(answer.first, dict(one.names for one in apart))
-        scratch = *(needed for one in apart for needed in one.scratch), *answer.scratch
-        return PersistentPlan(first, scratch, answer.values, lambda resident: _joined(apart, finish(resident)))
-    return _joined(apart, answer)
-
-
-def _joined(apart: list[Apart], plan: Plan) -> Plan:
-    """Return a plain norm's plan with the kernels before and after it."""
-    names = dict(one.names for one in apart)
-    before, after, scratch = (
-        [one for part in apart for one in getattr(part, kind)] for kind in ("before", "after", "scratch")
-    )
-    return replace(
-        plan,
-        step=f"{plan.step} apart" if apart else plan.step,
-        reads=plan.reads + bool(apart),
-        work=(*before, *(_renamed(one, names) for one in plan.work), *after),
-        scratch=(*scratch, *plan.scratch),
-        why="; ".join([*(one.words for one in apart), plan.why]),
-    )
-
-
-def _renamed(work: Work, names: dict[str, str]) -> Work:
-    """Return a kernel that takes operands by other names."""
-
-    def rename(given: Any) -> Any:
-        if isinstance(given, View):
-            return given._replace(name=names.get(given.name, given.name))
-        return names.get(given, given)
-
-    return replace(work, arguments=tuple(map(rename, work.arguments)))
 
 
 FORWARD = Rung("add_norm", "the residual is added in the norm's kernel", (step_6_one_barrier.plan, plan_forward))

@@ -8,6 +8,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from normlab.engine import DeviceArray
+from normlab.stages.gate import Gate
 from normlab.stages.row_map import RowMap
 
 DTYPES = {
@@ -27,6 +28,8 @@ class ForwardProblem:
     `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
     new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
     `row_map`: None, or where the rows of x lie: x is then (places, n2).
+    `gate`: (n1, n2), x's dtype, with `gating`, which says where silu(gate) goes; or both None.
+    `sampled`: weight and bias are (samples, n2), a row for each of as many parts of n1 rows.
     """
 
     x: Any
@@ -41,12 +44,15 @@ class ForwardProblem:
     new_residual: Any = None
     offset: float = 0.0
     row_map: RowMap | None = None
+    gate: Any = None
+    gating: Gate | None = None
+    sampled: bool = False
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays whose vectors must be aligned: with the parameters, for all are read together."""
         # one width for all: a thread moves its columns of x and the same columns of the parameters as vectors
-        return self.x, self.weight, self.bias, self.output, self.residual, self.new_residual
+        return self.x, self.weight, self.bias, self.output, self.residual, self.new_residual, self.gate
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -61,7 +67,7 @@ class ForwardProblem:
     @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
-        return (self.x,) if self.residual is None else (self.x, self.residual)
+        return tuple(array for array in (self.x, self.residual, self.gate) if array is not None)
 
     @property
     def writing(self) -> tuple:
@@ -81,6 +87,7 @@ class BackwardProblem:
     `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
     was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
     `ForwardProblem`; the map is that of `saved`.
+    `gate`, `gating`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
     """
 
     grad_output: Any
@@ -99,12 +106,21 @@ class BackwardProblem:
     grad_residual: Any = None
     offset: float = 0.0
     row_map: RowMap | None = None
+    gate: Any = None
+    gating: Gate | None = None
+    grad_gate: Any = None
+    sampled: bool = False
 
     @property
     def matrices(self) -> tuple:
         """Return the arrays with rows: what a vector must be aligned in."""
         # without the parameters, which may be read in narrower vectors than the rows (`backward.kind`)
-        return self.grad_output, self.saved, self.grad_input, self.grad_residual
+        return self.grad_output, self.saved, self.grad_input, self.grad_residual, self.gate, self.grad_gate
+
+    @property
+    def samples(self) -> int:
+        """Return how many parts of the rows have parameters of their own."""
+        return self.weight.shape[0] if self.sampled else 1
 
     @property
     def one_row(self) -> Any:
@@ -130,13 +146,13 @@ class BackwardProblem:
     @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
-        given = self.saved, self.grad_output, self.grad_residual
+        given = self.saved, self.grad_output, self.grad_residual, self.gate
         return tuple(array for array in given if array is not None)
 
     @property
     def writing(self) -> tuple:
         """Return the matrices that go out."""
-        return (self.grad_input,)
+        return (self.grad_input,) if self.grad_gate is None else (self.grad_input, self.grad_gate)
 
 
 @dataclass(frozen=True)

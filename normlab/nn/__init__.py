@@ -2,7 +2,8 @@
 
 torch.nn's names are `batch_norm`, `instance_norm`, `group_norm` and their modules (`normlab.nn.family`), and
 `layer_norm`, `rms_norm`, `LayerNorm` and `RMSNorm`. `add_layer_norm` and `add_rms_norm` add a residual first
-(`normlab.nn.add_norm`).
+(`normlab.nn.add_norm`), `gated_rms_norm` has a gate (`normlab.nn.gated_norm`), and `modulated_layer_norm` a scale and a
+shift per sample (`normlab.nn.modulated_norm`).
 
 `memory_efficient` chooses the tensors that the backward keeps. False keeps the input. True keeps the output, which the
 next layer mostly keeps anyway, and divides it by gamma with apex's clamp. "exact" also keeps the output, and beside it
@@ -47,6 +48,10 @@ from normlab.nn.functional import (
     mixed_dtype_fused_rms_norm_affine,
     rms_norm,
 )
+from normlab.nn.gated_norm.functional import gated_rms_norm
+from normlab.nn.gated_norm.modules import GatedRMSNorm
+from normlab.nn.modulated_norm.functional import modulated_layer_norm
+from normlab.nn.modulated_norm.modules import ModulatedLayerNorm
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
 from normlab.nn.replace import replace_norms
 
@@ -58,6 +63,7 @@ __all__ = [
     "BatchNorm3d",
     "FusedLayerNorm",
     "FusedRMSNorm",
+    "GatedRMSNorm",
     "GroupNorm",
     "HeadRMSNorm",
     "InstanceNorm1d",
@@ -66,6 +72,7 @@ __all__ = [
     "LayerNorm",
     "MixedFusedLayerNorm",
     "MixedFusedRMSNorm",
+    "ModulatedLayerNorm",
     "RMSNorm",
     "add_layer_norm",
     "add_rms_norm",
@@ -76,12 +83,14 @@ __all__ = [
     "fused_layer_norm_affine",
     "fused_rms_norm",
     "fused_rms_norm_affine",
+    "gated_rms_norm",
     "group_norm",
     "head_rms_norm",
     "instance_norm",
     "layer_norm",
     "mixed_dtype_fused_layer_norm_affine",
     "mixed_dtype_fused_rms_norm_affine",
+    "modulated_layer_norm",
     "recount",
     "replace_norms",
     "rms_norm",

@@ -1,8 +1,8 @@
 """Compute the norms and the matrix product in NumPy float64, and bound the error of a correctly rounding kernel.
 
 The oracle imports no other part of normlab. `values` computes the true results. `forward_bounds` and `backward_bounds`
-bound the error of a kernel with a given `Arithmetic`. `add_norm` does both for norms of a sum. `check` compares a
-kernel's result with the truth.
+bound the error of a kernel with a given `Arithmetic`. `add_norm` does both for norms of a sum, and `gated_norm` for
+norms with a gate, `modulated_norm` for those modulated per sample. `check` compares a kernel's result with the truth.
 
 >>> import numpy as np
 >>> x = np.float32([[1, 2, 4]])
@@ -29,7 +29,22 @@ from normlab.oracle.backward_bounds import layer_norm_backward_bound, rms_norm_b
 from normlab.oracle.check import assert_within, ratio
 from normlab.oracle.floats import unit_roundoff
 from normlab.oracle.forward_bounds import layer_norm_bound, rms_norm_bound
+from normlab.oracle.gated_norm import (
+    GatedGradients,
+    GatedResult,
+    gated_rms_norm,
+    gated_rms_norm_backward,
+    gated_rms_norm_backward_bound,
+    gated_rms_norm_bound,
+)
 from normlab.oracle.merging import MergedMoments, merged_moments, merged_moments_bound
+from normlab.oracle.modulated_norm import (
+    ModulatedGradients,
+    modulated_layer_norm,
+    modulated_layer_norm_backward,
+    modulated_layer_norm_backward_bound,
+    modulated_layer_norm_bound,
+)
 from normlab.oracle.product import product, product_bound
 from normlab.oracle.recompute import recompute_error
 from normlab.oracle.values import (
@@ -44,7 +59,10 @@ from normlab.oracle.values import (
 __all__ = [
     "AddNormResult",
     "Arithmetic",
+    "GatedGradients",
+    "GatedResult",
     "MergedMoments",
+    "ModulatedGradients",
     "NormGradients",
     "NormResult",
     "add_layer_norm",
@@ -56,12 +74,20 @@ __all__ = [
     "add_rms_norm_backward_bound",
     "add_rms_norm_bound",
     "assert_within",
+    "gated_rms_norm",
+    "gated_rms_norm_backward",
+    "gated_rms_norm_backward_bound",
+    "gated_rms_norm_bound",
     "layer_norm",
     "layer_norm_backward",
     "layer_norm_backward_bound",
     "layer_norm_bound",
     "merged_moments",
     "merged_moments_bound",
+    "modulated_layer_norm",
+    "modulated_layer_norm_backward",
+    "modulated_layer_norm_backward_bound",
+    "modulated_layer_norm_bound",
     "product",
     "product_bound",
     "ratio",

@@ -10,7 +10,7 @@ because an array in registers takes only constants as indices.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, load_vector_into, store_vector_from
+from normlab.engine import cast, cuda, load_vector_into, store_vector_from, uint32
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import ThreadMap
 
@@ -54,13 +54,33 @@ def vector_normaliser(width: int) -> Any:
 
 
 @cache
-def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0) -> Any:
+def parameter_finder(sampled: bool) -> Any:
+    """Return the device function `place_of(weight, output, row, column)`: the index of a row's parameter.
+
+    sampled: parameters are (samples, n2), a row for each of as many parts of the output's rows; else (n2,).
+    """
+
+    @cuda.jit(device=True)
+    def of_all(weight, output, row, column):
+        return column
+
+    @cuda.jit(device=True)
+    def of_sample(weight, output, row, column):
+        rows = uint32(output.shape[0]) // uint32(weight.shape[0])  # 32 bits: a division of 64 takes as long as a vector
+        return uint32(row) // rows, column
+
+    return of_sample if sampled else of_all
+
+
+@cache
+def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, sampled: bool = False) -> Any:
     """Return the device function `write_row(values, output, index, weight, bias, center, scale)`.
 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
-    offset: as in `parameter_loader`.
+    offset: as in `parameter_loader`. sampled: as in `parameter_finder`.
     """
     vectors, width, span, whole = thread_map.loop
+    place_of = parameter_finder(sampled)
     load_parameters, normalise_vector = parameter_loader(width, offset), vector_normaliser(width)
 
     @cuda.jit(device=True)
@@ -72,7 +92,7 @@ def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0) -> Any:
             column = first + v * span
             if whole or column < output.shape[1]:
                 # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
-                load_parameters(gammas, betas, weight, bias, column)
+                load_parameters(gammas, betas, weight, bias, place_of(weight, output, row, column))
                 normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)
                 store_vector_from(output, (row, column), values, v * width, width)
 

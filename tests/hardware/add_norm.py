@@ -1,12 +1,14 @@
-"""Norms of x + residual, and of heads, on a GPU: python -m hardware.add_norm [check] [heads] [peers] [layouts]
+"""Norms of x + residual, of heads, gated and modulated on a GPU: python -m hardware.add_norm [PART …]
 
-    check     both norms of a sum at twenty shapes, and heads that lie apart, held to their bounds
-    heads     the times of queries' norms in a fused tensor
-    peers     the times beside torch's x + residual and then its norm, that by torch.compile, and Liger's fused kernel
-    layouts   the times of other layouts than the tables'
+    check         both norms of a sum at twenty shapes, and heads that lie apart, held to their bounds
+    heads         the times of queries' norms in a fused tensor
+    peers         the times beside torch's x + residual and then its norm, that by torch.compile, and Liger's kernel
+    layouts       the times of other layouts than the tables'
+    check_others  gated and modulated norms held to their bounds
+    others        their times beside torch's operations and torch.compile (`hardware.gated_norm`)
 
-Times are medians with a cold L2 (`normlab.measure.timing`), as fractions of a copy that moves as many bytes: two
-matrices in and two out, forward and backward. Without an argument: all but layouts.
+Times are medians with a cold L2 (`normlab.measure.timing`), as fractions of a copy that moves as many bytes. Norms of a
+sum move two matrices in and two out, forward and backward. Without an argument: check, heads and peers.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from typing import Any
 
 from add_norms import examine_add_backward, fixed_case
 
+from hardware import gated_norm
 from hardware.sweep import take
 from normlab import rms_norm_backward, rms_norm_forward
 from normlab.engine import using
@@ -263,10 +266,12 @@ def sweep(pool: ProcessPoolExecutor, until: float) -> None:
     take(None)
 
 
-def check_all(pool: ProcessPoolExecutor) -> int:
-    """Print what is out of its bound; return how many norms were checked."""
+def check_all(pool: ProcessPoolExecutor, others: bool) -> int:
+    """Print what is out of its bound; return how many norms were checked. others: gated and modulated ones."""
     jobs = [(check, (*case, rms)) for case in CHECKED for rms in (True, False)]
     jobs += [(check_heads, one) for one in HEADS]
+    if others:
+        jobs = gated_norm.checks()
     for (_, given), result in [(job, pool.submit(job[0], *job[1])) for job in jobs]:
         try:
             result.result()
@@ -278,14 +283,15 @@ def check_all(pool: ProcessPoolExecutor) -> int:
 def main() -> None:
     """Do the parts that are asked for."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("parts", nargs="*", default=["check", "heads", "peers"], help="check, heads, peers, layouts")
+    asked.add_argument("parts", nargs="*", default=["check", "heads", "peers"], help="as above")
     asked.add_argument("--seconds", type=float, default=600, help="end the sweep after so many seconds")
     options = asked.parse_args()
     until = time.time() + options.seconds
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        if "check" in options.parts:
-            count = check_all(pool)
-            print(f"{count} norms are checked in {time.time() - until + options.seconds:.0f} s", flush=True)
+        for part in ("check", "check_others"):
+            if part in options.parts:
+                count = check_all(pool, part == "check_others")
+                print(f"{count} norms are checked after {time.time() - until + options.seconds:.0f} s", flush=True)
         if "heads" in options.parts:
             head_times()
         if "layouts" in options.parts:
@@ -295,6 +301,8 @@ def main() -> None:
 
             torch._functorch.config.donated_buffer = False  # backwards are timed again and again
             times()
+        if "others" in options.parts:
+            gated_norm.times()
 
 
 if __name__ == "__main__":

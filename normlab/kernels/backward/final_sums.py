@@ -27,7 +27,7 @@ from normlab.engine import (
     store,
     store_vector_from,
 )
-from normlab.kernels.plan import Scratch, Work
+from normlab.kernels.plan import Scratch, View, Work
 from normlab.kernels.problem import BackwardProblem
 from normlab.stages.vector import BYTES, widest
 
@@ -172,15 +172,22 @@ def absent_partial_sums(problem: BackwardProblem) -> tuple[tuple[str, None], ...
 
 
 def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
-    """Return the kernel that adds up `rows` rows of partial sums; nothing if there is neither weight nor bias."""
+    """Return the kernel that adds up `rows` rows of partial sums; nothing if there is neither weight nor bias.
+
+    With parameters per sample, a row has the partial sums of all samples one after another.
+    """
     parameters = [parameter for parameter in (problem.weight, problem.bias) if parameter is not None]
     if not parameters:
         return ()
-    _, n2 = problem.shape
+    n2 = problem.shape[1] * problem.samples
+    arguments: tuple[str | View, ...] = ARGUMENTS
+    if problem.sampled:
+        shapes = (rows, n2), (rows, n2), (n2,), (n2,)
+        arguments = tuple(map(View, ARGUMENTS, shapes))
     dtype = accumulator(problem.invvar)
     if rows <= FEW_ROWS:
         width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # scratch is aligned
         grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
-        return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), ARGUMENTS),)
+        return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), arguments),)
     grid = -(-n2 // COLUMNS), len(parameters)
-    return (Work(build, (dtype,), grid, (COLUMNS, THREADS_A_COLUMN), ARGUMENTS),)
+    return (Work(build, (dtype,), grid, (COLUMNS, THREADS_A_COLUMN), arguments),)

@@ -34,12 +34,12 @@ def layout_for(
     kind: Kind,
     device: Device,
     alignments: int = 1,
-    residual_bytes: int = 0,
+    third_bytes: int = 0,
 ) -> Chosen | None:
     """Return the `PipelineLayout` for a kind and vectors of `width` elements; None if the kernel does not do such rows.
 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input. alignments: as in the layout; more
-    than 1 go with vectors of 16 bytes. residual_bytes: of the residual's gradient, 0 without one.
+    than 1 go with vectors of 16 bytes. third_bytes: of the third array (`pipelined.layout`), 0 without one.
     """
     if alignments > 1:
         n2 = touched_columns(n2, width, alignments)
@@ -54,7 +54,7 @@ def layout_for(
             continue
         # The first row of the table that fits the GPU's shared memory: the tables list the fastest first.
         for plain in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
-            layout = plain._replace(residual_bytes=residual_bytes)
+            layout = plain._replace(third_bytes=third_bytes)
             if alignments > 1:
                 some = layout.thread_map._replace(whole=False)
                 layout = layout._replace(thread_map=some, alignments=alignments)

@@ -21,6 +21,7 @@ What changed since step 2:
 - Rows that begin in the middle of a vector move whole vectors: a cluster takes rows of one alignment (`edges`).
 - Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
 - The gradient of a residual that went on beside the output comes through the same stages, and is added at the store.
+- So does a gate; its gradient is stored beside grad_input (`gated`).
 """
 
 import itertools
@@ -44,9 +45,12 @@ from normlab.stages.vector import BYTES, WARP, widest
 
 H200 = Device.named("h200")
 PARTIAL_SUMS = "part_weight", "part_bias"
+THIRDS = "grad_residual", "gate"  # arrays of rows beside the saved array and grad_output: one of these, or none
+PARAMETERS = "grad_weight", "grad_bias"
 GATHERED_WHY = "so few rows are one cluster's of eight blocks, which add up their columns' sums without a second kernel"
 APART_WHY = "of so few long rows a second cluster makes the parameters' gradients: 14.7 us instead of 16.0 for one row"
 MOST_EACH = 7  # clusters for each alignment, if they are more than find a place at once
+BUSY = 0.9  # of the multiprocessors, on average, is enough where clusters have samples of their own
 APART_FROM = 2**15  # columns: shorter rows pass in less time than a second cluster's start is worth
 
 
@@ -58,17 +62,18 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     width = widest(n2, *problem.matrices)
     together = min(width, widest(n2, problem.grad_input, problem.weight, problem.bias, *problem.gradients))
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
-    residual_bytes = 0 if problem.grad_residual is None else problem.grad_residual.dtype.itemsize
-    if residual_bytes not in (0, problem.saved.dtype.itemsize):
-        return Refusal("the residual's gradient lies in stages of the saved array's elements, and has others")
+    third = problem.gate if problem.grad_residual is None else problem.grad_residual
+    third_bytes = 0 if third is None else third.dtype.itemsize
+    if third_bytes not in (0, problem.saved.dtype.itemsize):
+        return Refusal("a third array lies in stages of the saved array's elements, and has others")
     full, alignments, chosen = BYTES // max(sizes), alignments_for(n2, sizes), None
-    alone = residual_bytes == 0 and problem.row_map is None  # `edges` does neither
+    alone = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does none of these
     if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
         kind = kind_of(problem, full, together=1)
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
-        chosen = layout_for(n2, width, sizes, kind, device, 1, residual_bytes)
+        chosen = layout_for(n2, width, sizes, kind, device, 1, third_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
@@ -84,13 +89,13 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
             "pipelined", work, why, row_chains_of(layout), columns, scratch=scratch, values=values, layout=layout
         )
 
-    if gathers(layout, kind, n1, device):
+    if not kind.sampled and gathers(layout, kind, n1, device):
         # eight blocks even for fewer rows: a block without rows still adds up columns
         work = _work((*options, True), GATHERED, GATHERED, (None, None))
         # Each block with rows has one turn of them, and the sums of the other blocks are 0, which is added exactly.
         columns = Chains(layout.rows + -(-n1 // layout.rows) + 1, 2)
         return planned((work,), columns, 0, f"{chosen.why}; {GATHERED_WHY}")
-    if apart(layout, kind, n1):
+    if not kind.sampled and apart(layout, kind, n1):
         rows = tuple(None if given is None else "one_row" for given in (problem.weight, problem.bias))
         work = _work((*options, False, True), 2 * layout.blocks, layout.blocks, rows)
         return planned((work,), Chains(layout.rows + 1, 2), 0, f"{chosen.why}; {APART_WHY}")
@@ -101,10 +106,12 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
             # Row groups of whole warps leave no gaps in which a second block could work: it would only add partial
             # sums. Row groups of lanes do (LayerNorm of 64 bfloat16: 0.90 of a copy instead of 0.82).
             resident = min(resident, device.multiprocessors)
-        clusters = clusters_for(layout, n1, resident)
+        samples = problem.samples
+        each = clusters_for(layout, n1 // samples, resident, samples)
+        clusters = each * samples
         work = _work(options, clusters * layout.blocks, layout.blocks, PARTIAL_SUMS)
-        sums = final_sums.sums_of(problem, clusters) if clusters > 1 else ()
-        return planned((work, *sums), column_chains_of(n1, layout, clusters, clusters), clusters)
+        sums = final_sums.sums_of(problem, each) if clusters > 1 else ()
+        return planned((work, *sums), column_chains_of(n1 // samples, layout, each, each), clusters)
 
     return PersistentPlan(
         _work(options, layout.blocks, layout.blocks, PARTIAL_SUMS),
@@ -117,20 +124,26 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
 def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
     _, layout, kind, *_ = options
-    arguments = *OPERANDS, "factor", "row_sums", "grad_residual", "grad_input", "grad_weight", "grad_bias", *parts
+    arguments = *OPERANDS, "factor", "row_sums", *THIRDS, "grad_input", "grad_gate", *PARAMETERS, *parts
     block = layout.thread_map.threads, layout.rows
     return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
 
 
-def clusters_for(layout: PipelineLayout, n1: int, resident: int) -> int:
-    """Return how many clusters take n1 rows, as many for each alignment, on a GPU that holds so many at a time."""
+def clusters_for(layout: PipelineLayout, n1: int, resident: int, samples: int = 1) -> int:
+    """Return how many clusters take n1 rows of each sample, as many for each alignment.
+
+    resident: how many clusters the GPU holds at a time, of all samples together.
+    """
+    kinds = layout.alignments * samples  # one of the two is 1
     most = -(-n1 // (layout.alignments * layout.rows))  # for an alignment: more would have no rows
-    each = resident // layout.alignments
-    if 8 * each * layout.alignments < 7 * resident:
+    each = resident // kinds
+    if 8 * each * kinds < 7 * resident:
         # An H100 holds 15 clusters of eight blocks. One for each of 8 alignments leaves half of it idle; seven for each
         # take four rounds.
-        rounds = {more: -(-more * layout.alignments // resident) for more in range(1, MOST_EACH + 1)}
-        each = max(rounds, key=lambda more: (more * layout.alignments / rounds[more], -more))
+        rounds = {more: -(-more * kinds // resident) for more in range(1, MOST_EACH + 1)}
+        # Of samples a few idle multiprocessors are better than further partial sums.
+        enough = resident if samples == 1 else BUSY * resident
+        each = max(rounds, key=lambda more: (min(enough, more * kinds / rounds[more]), -more))
     return min(n1, layout.alignments) * min(most, each)
 
 

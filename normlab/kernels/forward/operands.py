@@ -2,4 +2,5 @@
 
 OPERANDS = "x", "weight", "bias", "eps", "output", "mean", "invvar"
 FACTOR_OPERANDS = "x", "weight", "bias", "eps", "factor", "output", "mean", "invvar"  # factor: 1 / n2
-RESIDUAL_OPERANDS = "x", "residual", "weight", "bias", "eps", "factor", "new_residual", "output", "mean", "invvar"
+ROWS = "x", "residual", "gate"
+ROW_OPERANDS = *ROWS, "weight", "bias", "eps", "factor", "new_residual", "output", "mean", "invvar"

@@ -12,23 +12,26 @@ Tried without gain: parameters loaded before the reduction, stores after all of 
 persistent blocks (0.93), x read again instead of held in registers (0.98).
 Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
 by whole vectors all the same.
-A residual is added where the row is fetched, and the sum stored from there (`stages.residual`).
+A residual is added where the row is fetched, and the sum stored from there (`stages.residual`). A gate is fetched
+beside the row, and multiplies it before the first pass or before the second one (`stages.gate`).
 Next: rows that no block can hold.
 """
 
 from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, int32, store
 from normlab.kernels.forward import layouts, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
-from normlab.kernels.forward.operands import RESIDUAL_OPERANDS
+from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
 from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
+from normlab.stages.gate import Gate, row_gater
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.output import row_writer
 from normlab.stages.residual import residual_adder
@@ -41,15 +44,32 @@ from normlab.stages.warp import lanes_sum
 GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
+class Extras(NamedTuple):
+    """What a kernel does beside a norm of rows; its fields are constants of the kernel.
+
+    offset: of the weight (`stages.output`). row_map: where the rows lie. gating: where a gate goes, or None.
+    sampled: parameters are a row per sample (`stages.output.parameter_finder`).
+    """
+
+    offset: float = 0.0
+    row_map: RowMap | None = None
+    gating: Gate | None = None
+    sampled: bool = False
+
+
+PLAIN = Extras()
+
+
 @cache
-def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None):
+def phases(layout: RegisterLayout, dtype, extras: Extras):
     """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
     shifted = layout.shifted
     if shifted is not None:
         stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
         return *stages, layout.thread_map.vectors * shifted.input_words
-    load_aligned, write_aligned = row_loader(layout.thread_map), row_writer(layout.thread_map, dtype, offset)
-    place_of = place_finder(row_map)
+    load_aligned = row_loader(layout.thread_map)
+    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, extras.sampled)
+    place_of = place_finder(extras.row_map)
 
     @cuda.jit(device=True)
     def load_row(values, words, x, row, first):
@@ -67,25 +87,27 @@ def phases(layout: RegisterLayout, dtype, offset: float, row_map: RowMap | None)
 
 
 @cache
-def build(dtype, layout: RegisterLayout, offset: float = 0.0, row_map: RowMap | None = None):
-    """Return the kernel for an accumulator dtype, a layout, an offset of the weight (`stages.output`), and a row map.
+def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
+    """Return the kernel for an accumulator dtype and a layout.
 
-    Without a residual the kernel's residual and new_residual are None.
+    Without a residual the kernel's residual and new_residual are None, and without a gate its gate.
     """
     thread_map, rows, resident, shifted = layout
     vectors, width, span, whole = thread_map.loop
     elements, warps = thread_map.elements, thread_map.warps
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
-    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, offset, row_map)
-    add_residual = residual_adder(thread_map, dtype)
+    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, extras)
+    add_residual, (load_gates, gate_row) = residual_adder(thread_map, dtype), row_gater(thread_map, dtype)
+    gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     anywhere = shifted is not None
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
-    def forward_one_barrier(x, residual, weight, bias, eps, factor, new_residual, output, mean, invvar):
+    def forward_one_barrier(x, residual, gate, weight, bias, eps, factor, new_residual, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
         # The exchange buffer is (phases, rows, sums, warps). One phase: the block takes no further rows.
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
+        gates = cuda.local.array(gates_held, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
         n2 = output.shape[1]
         group = cuda.threadIdx.y
@@ -99,7 +121,10 @@ def build(dtype, layout: RegisterLayout, offset: float = 0.0, row_map: RowMap | 
             values[k] = cast(0, exchange)
         if live:
             load_row(values, words, x, row, first)
+            load_gates(gates, gate, row, first)
             add_residual(values, residual, new_residual, row, first)
+            if not after:
+                gate_row(values, gates, gate)
 
         # First pass, over registers: the mean and then the squares of this warp's own values.
         center = cast(0, exchange)
@@ -130,6 +155,8 @@ def build(dtype, layout: RegisterLayout, offset: float = 0.0, row_map: RowMap | 
 
         # Second pass, over registers: normalise and store.
         if live:
+            if after:
+                gate_row(values, gates, gate)
             # Parameters come from L1 or L2. Loading them before the exchange was no faster.
             write_row(values, words, x, output, (row, first), weight, bias, center, scale)
 
@@ -150,21 +177,23 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     rows = (*problem.reading, *problem.writing)
     itemsize = max(array.dtype.itemsize for array in rows)
     width, rms = widest(n2, *problem.matrices), problem.mean is None
-    chosen, plain = None, problem.residual is None and not problem.offset and problem.row_map is None
-    # Vectors of half the width are as fast as shifted rows, which know neither a residual nor an offset nor a row map.
+    beside = problem.residual is not None or problem.gate is not None
+    chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
+    # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
     if plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
         chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
-    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, problem.residual is not None)
+    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, beside)
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout = chosen.layout
     grid = -(-n1 // layout.rows)
-    if grid > GRID_LIMIT:
+    if grid > GRID_LIMIT or (problem.sampled and n1 >= 2**32):
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    options = accumulator(problem.invvar), layout, problem.offset, problem.row_map
-    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), RESIDUAL_OPERANDS)
+    extras = Extras(problem.offset, problem.row_map, problem.gating, problem.sampled)
+    options = accumulator(problem.invvar), layout, extras
+    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 

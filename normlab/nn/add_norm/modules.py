@@ -10,6 +10,8 @@ from normlab.nn.overrides import cannot_be_scripted
 from normlab.nn.private import parameter_of
 from normlab.nn.shapes import MemoryEfficient
 
+SUM = "a norm of x + residual"
+
 
 class AddLayerNorm(torch.nn.LayerNorm):
     """`normlab.nn.add_layer_norm` as a module: call it with x and the residual.
@@ -34,7 +36,7 @@ class AddLayerNorm(torch.nn.LayerNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(_one_dimension(normalized_shape), eps, elementwise_affine, bias, device, dtype)
+        super().__init__(one_dimension(SUM, normalized_shape), eps, elementwise_affine, bias, device, dtype)
         self.dropout, self.memory_efficient = dropout, memory_efficient
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -69,7 +71,7 @@ class AddRMSNorm(torch.nn.RMSNorm):
         dtype: Any = None,
     ) -> None:
         self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
-        super().__init__(_one_dimension(normalized_shape), eps, elementwise_affine, device, dtype)
+        super().__init__(one_dimension(SUM, normalized_shape), eps, elementwise_affine, device, dtype)
         self.dropout, self.memory_efficient = dropout, memory_efficient
 
     def reset_parameters(self) -> None:
@@ -122,9 +124,9 @@ class HeadRMSNorm(torch.nn.RMSNorm):
         return head_rms_norm(x, weight, eps, offset=self.offset)
 
 
-def _one_dimension(normalized_shape: Any) -> int:
-    """Return the size of the last dimension, or raise ValueError for several dimensions."""
+def one_dimension(norm: str, normalized_shape: Any) -> int:
+    """Return the size of the last dimension, or raise ValueError for several dimensions. norm: in words."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if len(shape) != 1:
-        raise ValueError(f"a norm of x + residual goes over the last dimension alone, got normalized_shape={shape}")
+        raise ValueError(f"{norm} goes over the last dimension alone, got normalized_shape={shape}")
     return shape[0]

@@ -16,6 +16,7 @@ from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.operands import Gradients, Memory, Operands, Sums
 from normlab.kernels.backward.pipelined.parameters import keepers
 from normlab.kernels.backward.pipelined.prologue import beginner, sharer
+from normlab.kernels.backward.pipelined.samples import samplers
 from normlab.kernels.backward.pipelined.turns import turns_ahead, turns_at_once
 from normlab.stages.ahead import BITS
 
@@ -34,15 +35,16 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
     parameter_bits = BITS[NARROW_BYTES] if kind.narrow else dtype
     weight_sums, bias_sums = (elements if wanted else 1 for wanted in (kind.weighted, kind.biased))
     collected = exchange_of(layout, kind).partials
-    share_of, fetch_first_rows = sharer(layout, apart), beginner(layout, kind)
+    samples_of, operands_of, gradients_of = samplers(layout, kind)
+    share_of, fetch_first_rows = sharer(layout, kind.sampled, apart), beginner(layout, kind)
     fetch_parameters, keep_parameters = keepers(layout, kind, dtype)
     take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype, apart)
     add_up_columns = epilogue(layout, kind, dtype, gathered, apart)
 
     @cuda.jit(launch_bounds=(layout.threads, 1))
     def backward_pipelined(
-        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual,
-        grad_input, grad_weight, grad_bias, part_weight, part_bias,
+        grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual, gate,
+        grad_input, grad_gate, grad_weight, grad_bias, part_weight, part_bias,
     ):  # fmt: skip
         # Prologue: empty sums, and which columns of which rows this thread has.
         # (phases, row groups, sums, warps). Two phases: a slot is free again only after the next row's barrier.
@@ -60,10 +62,13 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
             sums_bias[k] = cast(0, exchange)
         for k in range(collected):
             partials[k] = cast(0, exchange)
-        operands = Operands(grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, grad_input)
+        whole = Operands(
+            grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, gate, grad_input, grad_gate
+        )
+        samples, operands = samples_of(whole), operands_of(whole)
         memory = Memory(saved_stages, grad_stages, parameters, exchange)
         sums = Sums(sums_weight, sums_bias)
-        share = share_of(saved.shape[1])
+        share = share_of(saved.shape[1], samples)
 
         # Fetch the parameters and the first rows; the rows travel while the parameters are widened.
         fetch_parameters(operands, memory, share)
@@ -77,6 +82,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
         take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
 
         # Epilogue: the columns' sums, in the memory of the pipeline stages.
-        add_up_columns(operands, memory, share, sums, Gradients(grad_weight, grad_bias, part_weight, part_bias))
+        gradients = gradients_of(Gradients(grad_weight, grad_bias, part_weight, part_bias), samples)
+        add_up_columns(operands, memory, share, sums, gradients)
 
     return backward_pipelined

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES
+from normlab.stages.gate import Gate
 from normlab.stages.row_map import RowMap
 
 NARROW_BYTES = 2
@@ -21,8 +22,10 @@ class Kind(NamedTuple):
     narrow: bool  # shared memory holds the parameters in their own 16 bits, else in float32
     together: int  # elements of parameters and their gradients that one instruction may move, at most a row's vector
     float16: bool = False  # the saved array is an output in float16
-    offset: float = 0.0  # gamma is weight + offset; only of RMSNorm, so mean(g) need not know it
+    offset: float = 0.0  # gamma is weight + offset; not of a LayerNorm from the output, whose mean(g) does not know it
     row_map: RowMap | None = None  # where the rows of the saved array lie
+    gating: Gate | None = None  # an RMSNorm with a gate; if it recomputes x̂, it needs no clamped gamma (`gated`)
+    sampled: bool = False  # parameters are a row per sample (`samples`)
 
     @property
     def centered(self) -> bool:
@@ -56,4 +59,5 @@ def kind_of(problem: Any, width: int, together: int) -> Kind:
     # Narrow parameters are copied 16 bytes at once, as they are; others are loaded, widened and stored.
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
     narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
-    return kind._replace(narrow=narrow, offset=problem.offset, row_map=problem.row_map)
+    beside = {"offset": problem.offset, "row_map": problem.row_map, "gating": problem.gating}
+    return kind._replace(narrow=narrow, sampled=problem.sampled, **beside)

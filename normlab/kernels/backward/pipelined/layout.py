@@ -1,7 +1,7 @@
 """Lay out rows in the shared memory of a block of the pipelined backward, and say which thread reads which part.
 
-Pipeline stages hold rows of the saved array, of grad_output and, if there is one, of the residual's gradient, as their
-bits. After them lie the parameters of the block's columns (`parameters`).
+Pipeline stages hold rows of the saved array, of grad_output and, if there is one, of a third array, as their bits: the
+residual's gradient, or the gate. After them lie the parameters of the block's columns (`parameters`).
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class PipelineLayout(NamedTuple):
     prefetch: int  # 1 if the next row's first pass comes before a row's second pass, else 0
     saved_bytes: int  # per element of the saved array
     grad_bytes: int  # per element of grad_output
-    residual_bytes: int = 0  # per element of the residual's gradient: as many as of the saved array, or 0 without one
+    third_bytes: int = 0  # per element of the third array: as many as of the saved array, or 0 without one
     alignments: int = 1  # at how many offsets within a vector rows begin; a cluster takes rows of one of them (`edges`)
 
     @property
@@ -72,8 +72,8 @@ class PipelineLayout(NamedTuple):
         return self.stages * self.rows * self.thread_map.columns * self.saved_bytes // self.grad_bytes
 
     @property
-    def residuals_at(self) -> int:
-        """Return the offset of the stages of the residual's gradient, in elements, which are as wide as the saved."""
+    def thirds_at(self) -> int:
+        """Return the offset of the third array's stages, in its elements, which are as wide as the saved ones."""
         both = self.saved_bytes + self.grad_bytes
         return self.stages * self.rows * self.thread_map.columns * both // self.saved_bytes
 
@@ -81,7 +81,7 @@ class PipelineLayout(NamedTuple):
     def parameters_at(self) -> int:
         """Return the offset of the parameters, in accumulators."""
         # per column: all stages of one array, then of the next
-        together = self.saved_bytes + self.grad_bytes + self.residual_bytes
+        together = self.saved_bytes + self.grad_bytes + self.third_bytes
         return self.stages * self.rows * self.thread_map.columns * together // ACCUMULATOR_BYTES
 
     @property

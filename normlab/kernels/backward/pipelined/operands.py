@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Operands(NamedTuple):
-    """The kernel's arrays in global memory, and its scalars. mean_factor: 1 / n2. grad_residual: see the problem."""
+    """The kernel's arrays in global memory, and its scalars. mean_factor: 1 / n2. Others: see the problem."""
 
     grad_output: Any
     saved: Any
@@ -22,7 +22,9 @@ class Operands(NamedTuple):
     eps: Any
     mean_factor: Any
     grad_residual: Any
+    gate: Any
     grad_input: Any
+    grad_gate: Any
 
 
 class Gradients(NamedTuple):
@@ -40,7 +42,7 @@ class Memory(NamedTuple):
     The first three are the same dynamic shared memory in three dtypes; offsets tell them apart (`layout`).
     """
 
-    saved_stages: Any  # from `PipelineLayout.residuals_at` on those of the residual's gradient
+    saved_stages: Any  # from `PipelineLayout.thirds_at` on those of the third array
     grad_stages: Any  # from `PipelineLayout.grads_at` on
     parameters: Any  # from `PipelineLayout.parameters_at` on
     exchange: Any  # (2 phases, row groups, 2 sums, warps)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, copy_async, cuda, load, load_bits_into
-from normlab.kernels.backward.pipelined import edges
+from normlab.kernels.backward.pipelined import edges, gated
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
@@ -30,9 +30,9 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
     It starts the copies of the thread's share of row `row`, or none if row >= n1. at: the share's offset in the
     pipeline stages. first: its first column.
     """
-    thread_map, grads_at, residuals_at = layout.thread_map, layout.grads_at, layout.residuals_at
+    thread_map, grads_at, thirds_at = layout.thread_map, layout.grads_at, layout.thirds_at
     vectors, width, span, whole = thread_map.loop
-    residual, place_of = layout.residual_bytes > 0, place_finder(kind.row_map)
+    third, has_gate, place_of = layout.third_bytes > 0, kind.gating is not None, place_finder(kind.row_map)
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, first):
@@ -44,9 +44,12 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
                 if whole or column < n2:  # the same columns as in both passes: each thread reads its own copies
                     copy_async(memory.saved_stages, at + v * span, operands.saved, (place, column), width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
-                    if residual:
-                        there = residuals_at + at + v * span
-                        copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)
+                    if third:
+                        there = thirds_at + at + v * span
+                        if has_gate:
+                            copy_async(memory.saved_stages, there, operands.gate, (row, column), width)
+                        else:
+                            copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)
 
     return edges.fetcher(layout) if layout.alignments > 1 else fetch
 
@@ -58,7 +61,8 @@ def first_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     Both are the sums over the lanes of this warp that share the row, and 0 if there is no row. rare: see `parameters`.
     sums: `Sums`, to which the row's terms are added.
     """
-    add_up_share, sum_of_lanes = share_adder(layout, kind, dtype), lanes_sum(layout.thread_map.lanes)
+    adder = share_adder if kind.gating is None else gated.share_adder
+    add_up_share, sum_of_lanes = adder(layout, kind, dtype), lanes_sum(layout.thread_map.lanes)
     rms = kind.rms
 
     @cuda.jit(device=True)
@@ -189,18 +193,19 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
         grad_input = g invvar - (x̂ slope + shift)        slope = mean(g x̂) invvar, shift = mean(g) invvar
     """
-    vectors, memory_efficient = layout.thread_map.vectors, kind.memory_efficient
+    vectors, memory_efficient, gating = layout.thread_map.vectors, kind.memory_efficient, kind.gating is not None
     # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
     at_once = 1  # vectors per turn of the loop
     if layout.saved_bytes == 2:
         at_once = vectors if layout.threads <= MOST_UNROLLED else 2 - vectors % 2
-    several_vectors = repeated(vector_storer(layout, kind, dtype), at_once)
+    storer = vector_storer if kind.gating is None else gated.vector_storer
+    several_vectors = repeated(storer(layout, kind, dtype), at_once)
 
     @cuda.jit(device=True)
     def pass_2(operands, memory, share, row, rare, mean_gx, mean_g):
         # Two fused operations per element: both factors are made once per row.
         slope = mean_gx * row.scale
-        if not memory_efficient:  # `vector_storer` multiplies it by x - mean, which is x̂ / invvar
+        if not (memory_efficient or gating):  # `vector_storer` multiplies it by x - mean, which is x̂ / invvar
             slope *= row.scale
         shift = mean_g * row.scale
         for v in range(0, vectors, at_once):
@@ -215,9 +220,9 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
     It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
     """
-    thread_map, grads_at, residuals_at = layout.thread_map, layout.grads_at, layout.residuals_at
+    thread_map, grads_at, thirds_at = layout.thread_map, layout.grads_at, layout.thirds_at
     width, span, whole = thread_map.width, thread_map.span, thread_map.whole
-    residual = layout.residual_bytes > 0
+    residual = layout.third_bytes > 0
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
     store_row = edges.storer(layout)
     rms, memory_efficient, weighted, biased, centered = (
@@ -264,7 +269,7 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                     subtracted += shift
                 grads[k] = gradient * row.scale - subtracted
             if residual:  # the array that was normalised went on beside the output
-                there = residuals_at + row.at + v * span
+                there = thirds_at + row.at + v * span
                 load_bits_into(values, 0, memory.saved_stages, there, width, operands.grad_residual)
                 for k in range(width):
                     grads[k] += values[k]

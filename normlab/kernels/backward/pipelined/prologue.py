@@ -11,13 +11,16 @@ from normlab.kernels.backward.pipelined.passes import fetcher
 
 
 @cache
-def sharer(layout: PipelineLayout, apart: bool) -> Any:
-    """Return the device function `share_of(n2) -> Share`: what this thread works on. apart: see `kernel`."""
+def sharer(layout: PipelineLayout, sampled: bool, apart: bool) -> Any:
+    """Return the device function `share_of(n2, samples) -> Share`: what this thread works on.
+
+    sampled: rows are those of the cluster's sample (`samples`). apart: see `kernel`.
+    """
     rows, blocks, columns, width = layout.rows, layout.blocks, layout.thread_map.columns, layout.thread_map.width
     alignments = layout.alignments
 
     @cuda.jit(device=True)
-    def share_of(n2):
+    def share_of(n2, samples):
         # The block is (threads, row groups): a thread finds its row group without a division.
         thread = cuda.threadIdx.x
         start = 0  # the first column of this block's slice
@@ -31,7 +34,11 @@ def sharer(layout: PipelineLayout, apart: bool) -> Any:
             cluster = 0
             clusters = 1
         offset = thread * width
-        top = cluster * rows
+        turn = cluster
+        if sampled:
+            turn //= samples
+            clusters //= samples
+        top = turn * rows
         stride = clusters * rows
         if alignments > 1:  # clusters take the alignments in turn, and each takes every `alignments`-th row
             alignment = cluster % alignments

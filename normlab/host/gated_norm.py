@@ -1,0 +1,190 @@
+"""RMSNorm with a gate in one call, forward and backward: the norm at the end of a Mamba-2 or Gated DeltaNet block.
+
+    norm_before_gate=True     output = x̂ γ silu(gate), as in Qwen3-Next
+    norm_before_gate=False    output = γ times the RMSNorm of x silu(gate), as Mamba-2 has it by default
+
+Arrays and dtypes are those of `normlab.host.norms`. The gate has x's dtype and shape.
+"""
+
+from typing import Any, NamedTuple
+
+from normlab.host import checks, replay
+from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.kernels.gated_norm import BACKWARD, FORWARD
+from normlab.kernels.plan import Device
+from normlab.kernels.problem import BackwardProblem, ForwardProblem
+from normlab.stages.gate import Gate
+
+
+def gated_rms_norm_forward(
+    x: Any, gate: Any, weight: Any = None, *, eps: float = 1e-6, norm_before_gate: bool = True
+) -> tuple[Any, Any]:
+    """Return an RMSNorm over the last dimension with a gate, and its invvar.
+
+    Args:
+        x, gate: (*leading, n), one dtype: float16, bfloat16, float32 or float64; any strides.
+        weight: (n,), or None.
+        eps: added to the mean square.
+        norm_before_gate: True: output = x̂ weight silu(gate). False: the RMSNorm of x silu(gate), which is not rounded
+            before it is normalised.
+
+    Returns:
+        (output, invvar): output has the weight's dtype (x's without a weight). invvar has the leading dimensions' shape
+        and is float32 (float64 for float64).
+
+    Raises:
+        ValueError: shapes that do not fit, arrays on different devices.
+        TypeError: an argument that is no array, a dtype or a mix of dtypes without kernels.
+
+    >>> import numpy as np
+    >>> x, gate = np.float32([[3.0, 4.0]]), np.float32([[0.0, 50.0]])
+    >>> output, invvar = gated_rms_norm_forward(x, gate, eps=0.0)
+    >>> output.round(2)
+    array([[ 0.  , 56.57]], dtype=float32)
+    """
+    shape = tuple(getattr(x, "shape", ()))
+    given = x, gate, weight
+    key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", norm_before_gate)
+    cached = replay.find(key)
+    if cached:
+        return cached(pointers)
+
+    backend = replay.caching(backend_of({"x": x, "gate": gate}, {"weight": weight}), key, pointers)
+    leading, n1, n2 = checks.rows_of("x", x)
+    output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, None)]
+    checks.check_parameters(weight, None, (n2,))
+    check_gate(gate, "x", shape, dtype_name(x))
+    check_order(norm_before_gate, False)
+    statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
+    output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
+    if n1:
+        problem = ForwardProblem(
+            x=backend.operand(x, (n1, n2)),
+            gate=backend.operand(gate, (n1, n2)),
+            weight=backend.operand(weight, (n2,)),
+            bias=None,
+            eps=checks.rounded_eps(eps, statistics.name),
+            output=output,
+            mean=None,
+            invvar=invvar,
+            gating=Gate(bool(norm_before_gate)),
+        )
+        FORWARD.do(backend.launch, backend, problem, Device.of(output))
+    results = backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading)
+    replay.keep(backend)
+    return results
+
+
+class GatedBackward(NamedTuple):
+    """The arguments of `gated_rms_norm_backward`."""
+
+    grad_output: Any
+    saved: Any
+    gate: Any
+    invvar: Any
+    weight: Any
+    eps: Any
+    norm_before_gate: bool
+    memory_efficient: bool
+
+
+def gated_rms_norm_backward(
+    grad_output: Any,
+    saved: Any,
+    gate: Any,
+    invvar: Any,
+    weight: Any = None,
+    *,
+    eps: float = 1e-6,
+    norm_before_gate: bool = True,
+    memory_efficient: bool = False,
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of `gated_rms_norm_forward`: (grad_x, grad_gate, grad_weight).
+
+    Args:
+        grad_output: (*leading, n), the output's dtype.
+        saved: x, or with memory_efficient the output.
+        gate, weight, eps, norm_before_gate: the forward's arguments. The gate's dtype is that of grad_x and grad_gate.
+        invvar: the forward's result.
+        memory_efficient: recompute x̂ = output / (weight silu(gate)), with the divisor moved at least eps away from 0.
+            Gradients are wrong where it is nearer to 0. Only with norm_before_gate: a gate of 0 before the norm leaves
+            nothing of x in the output, and x is what the gate's gradient needs.
+
+    Raises:
+        ValueError, TypeError: as `gated_rms_norm_forward`.
+    """
+    call = GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient)
+    shape = tuple(getattr(gate, "shape", ()))
+    options = "backward", norm_before_gate, memory_efficient
+    key, pointers = replay.signature(call[:5], shape, eps, BACKWARD.name, *options)
+    cached = replay.find(key)
+    if cached:
+        return cached(pointers)
+
+    required = {"gate": gate, "saved": saved, "grad_output": grad_output, "invvar": invvar}
+    backend = replay.caching(backend_of(required, {"weight": weight}), key, pointers)
+    leading, n1, n2 = checks.rows_of("gate", gate)
+    input_dtype, output_dtype, statistics = _checked(call, leading, n2)
+    grad_weight = None if weight is None else (backend.empty if n1 else backend.zeros)((n2,), output_dtype)
+    grad_input, grad_gate = (backend.empty((n1, n2), input_dtype) for _ in range(2))
+    if n1:
+        rows = [backend.operand(array, (n1, n2)) for array in call[:3]]
+        problem = BackwardProblem(
+            grad_output=rows[0],
+            saved=rows[1],
+            gate=rows[2],
+            mean=None,
+            invvar=backend.operand(invvar, (n1,)),
+            weight=backend.operand(weight, (n2,)),
+            bias=None,
+            eps=checks.rounded_eps(eps, statistics.name),
+            rms=True,
+            memory_efficient=False,  # the gate's stages recompute x̂, not the norm's
+            grad_input=grad_input,
+            grad_gate=grad_gate,
+            grad_weight=grad_weight,
+            grad_bias=None,
+            gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
+        )
+        BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
+    results = (
+        backend.give_back(grad_input, (*leading, n2)),
+        backend.give_back(grad_gate, (*leading, n2)),
+        backend.give_back(grad_weight, (n2,)),
+    )
+    replay.keep(backend)
+    return results
+
+
+def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:
+    """Return the dtypes of grad_x, of the output and of statistics; raise unless all arguments fit."""
+    check_order(call.norm_before_gate, call.memory_efficient)
+    kind = dtype_name(call.gate)
+    output = checks.parameter_dtype("gate", call.gate, call.weight, None)
+    checks.check_parameters(call.weight, None, (n2,))
+    checks.check_dtype("grad_output", call.grad_output, output, "the output's dtype")
+    because = "the output's dtype" if call.memory_efficient else "x's dtype, which is the gate's"
+    checks.check_dtype("saved", call.saved, output if call.memory_efficient else kind, because)
+    for name, array in (("grad_output", call.grad_output), ("saved", call.saved)):
+        checks.check_shape(name, array, (*leading, n2), "as gate")
+    statistics = checks.statistics_dtype(kind)
+    checks.check_statistics({"invvar": call.invvar}, leading, statistics, "gate")
+    return FLOATS[kind], FLOATS[output], FLOATS[statistics]
+
+
+def check_gate(gate: Any, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """Raise ValueError or TypeError unless a gate has the shape and dtype of the array that is called `name`."""
+    checks.check_shape("gate", gate, shape, f"as {name}")
+    checks.check_dtype("gate", gate, dtype, f"as {name}")
+
+
+def check_order(norm_before_gate: Any, memory_efficient: Any) -> None:
+    """Raise ValueError for options that are not bools, or that do not go together."""
+    for name, given in (("norm_before_gate", norm_before_gate), ("memory_efficient", memory_efficient)):
+        if given not in (False, True):
+            raise ValueError(f"{name} must be True or False, got {given!r}")
+    if memory_efficient and not norm_before_gate:
+        raise ValueError(
+            "memory_efficient=True needs norm_before_gate=True, got norm_before_gate=False: a gate of 0 before the "
+            "norm leaves nothing of x in the output, and the gate's gradient needs x"
+        )

@@ -1,0 +1,1 @@
+"""RMSNorm with a gate for PyTorch, silu(z) times the norm's output or its input, in one call."""

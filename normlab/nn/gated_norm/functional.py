@@ -1,0 +1,101 @@
+"""RMSNorm with a gate as a function; it chooses between engines, operators and operations as `add_norm.functional`.
+
+Mixed precision: the weight as in `normlab.nn.rms_norm`. The gate has x's dtype. Under autocast the weight is rounded to
+the autocast dtype, which the output then has; x and the gate stay as they are.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from normlab.host.gated_norm import check_order
+from normlab.nn import checks
+from normlab.nn.functional import LEFT_TO_PYTORCH
+from normlab.nn.gated_norm import autograd, operators, vectorised
+from normlab.nn.gated_norm.how import GateHow
+from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
+from normlab.nn.shapes import Parameter
+
+
+def gated_rms_norm(
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    norm_before_gate: bool = True,
+    memory_efficient: bool = False,
+) -> Tensor:
+    """Return the RMSNorm of x over the last dimension with a gate.
+
+    Args:
+        x, gate: (*leading, n), one dtype: float16, bfloat16, float32 or float64; any strides.
+        weight: (n,), or None. The output has its dtype, or without it x's.
+        eps: added to the mean square.
+        norm_before_gate: True: x̂ weight silu(gate), as in Qwen3-Next. False: the RMSNorm of x silu(gate), as Mamba-2
+            has it by default.
+        memory_efficient: which tensors the backward keeps beside the gate. False: x, which often nothing else keeps.
+            True: the output, which a linear layer that follows keeps anyway; gradients are then wrong where
+            |weight silu(gate)| < eps. Only with norm_before_gate.
+
+    Raises:
+        RuntimeError, TypeError, NotImplementedError: PyTorch's errors for the same mistakes in its rms_norm.
+        ValueError: an option is not False or True, or memory_efficient without norm_before_gate.
+    """
+    if has_torch_function_variadic(x, gate, weight):
+        given = x, gate, weight
+        options: dict[str, Any] = {"norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
+        return handle_torch_function(gated_rms_norm, given, *given, eps, **options)
+    if not torch.jit.is_tracing():  # a trace has tensors as sizes
+        _check(x, gate, weight, eps)
+    check_order(norm_before_gate, memory_efficient)
+    how = GateHow(eps, norm_before_gate, memory_efficient)
+    if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
+        weight = _in_autocast_dtype(x, weight)
+    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH)
+    exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
+    if left or exporting or transformed():
+        return vectorised.forward(x, gate, weight, how)[0]
+    if in_a_graph(x):
+        return operators.apply(x, gate, weight, how)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, gate, weight)):
+        return autograd.apply(x, gate, weight, how)[0]
+    return autograd.chosen(x).forward(x, gate, weight, how)[0]
+
+
+def _in_autocast_dtype(x: Tensor, weight: Parameter) -> Parameter:
+    """Return the weight in autocast's dtype, so that the output has it. float64 stays, as in PyTorch."""
+    dtype = torch.get_autocast_dtype(x.device.type)
+    if x.dtype is torch.float64:
+        return weight
+    if weight is None:
+        return None if x.dtype is dtype else torch.ones(x.shape[-1:], dtype=dtype, device=x.device)
+    return weight.to(dtype)
+
+
+def _check(x: Any, gate: Any, weight: Parameter, eps: Any) -> None:
+    """Raise PyTorch's errors for arguments that do not go together."""
+    for name, given in (("x", x), ("gate", gate)):
+        if not isinstance(given, Tensor):
+            raise checks.not_a_tensor(gated_rms_norm, name, given)
+    if gate.shape != x.shape:
+        raise RuntimeError(
+            f"Expected gate to be of same shape as x, but got gate of shape {list(gate.shape)} and x of shape "
+            f"{list(x.shape)}"
+        )
+    if not x.dim():
+        raise RuntimeError("Expected x to have at least one dimension to normalise over, but got a scalar")
+    checks.check(gated_rms_norm, x, tuple(x.shape[-1:]), weight, None, eps)
+    checks.check_kinds(gated_rms_norm, x, weight, None)
+    if gate.device != x.device:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, {x.device} and "
+            f"{gate.device}!"
+        )
+    if gate.dtype is not x.dtype:
+        raise RuntimeError(
+            f"expected gate to have scalar type of {checks.NAMES[x.dtype]}, as x, but got "
+            f"{checks.NAMES.get(gate.dtype, gate.dtype)}"
+        )

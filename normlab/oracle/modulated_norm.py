@@ -1,0 +1,89 @@
+"""Compute LayerNorms modulated per sample, forward and backward, and bound a kernel's error.
+
+Each sample is a LayerNorm of its own, with gamma = 1 + scale, rounded to the accumulator's format, and beta = shift. So
+values and bounds are those of `values`, `forward_bounds` and `backward_bounds`, sample by sample.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normlab.oracle.add_norm import gamma
+from normlab.oracle.arithmetic import Arithmetic
+from normlab.oracle.backward_bounds import Saved, backward_bound
+from normlab.oracle.floats import FloatArray
+from normlab.oracle.forward_bounds import forward_bound
+from normlab.oracle.rows import Rows, as_rows
+from normlab.oracle.values import NormResult, backward, layer_norm
+
+
+class ModulatedGradients(NamedTuple):
+    """A backward's results, or bounds on them: `grad_input` in x's shape, the others (samples, n)."""
+
+    grad_input: FloatArray
+    grad_scale: FloatArray
+    grad_shift: FloatArray
+
+
+def modulated_layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float) -> NormResult:
+    """Return x̂ (1 + scale) + shift. x: (samples, ..., n); scale, shift: (samples, n).
+
+    >>> modulated_layer_norm(np.array([[[1.0, 3.0]]]), np.ones((1, 2)), np.zeros((1, 2)), 0.0).output.tolist()
+    [[[-2.0, 2.0]]]
+    """
+    results = [
+        layer_norm(rows, x.shape[-1], gamma(one, 1.0), beta, eps)
+        for rows, one, beta in zip(x, scale, shift, strict=True)
+    ]
+    output, mean, invvar = (np.stack([getattr(one, name) for one in results]) for name in NormResult._fields)
+    return NormResult(output, mean, invvar)
+
+
+def modulated_layer_norm_bound(
+    x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float, arithmetic: Arithmetic
+) -> NormResult:
+    """Return elementwise absolute bounds on |kernel - modulated_layer_norm(x, …)|, shaped like its result."""
+    bounds = [forward_bound(rows, arithmetic, centred=True) for rows in _samples(x, scale, shift, eps)]
+    output, mean, invvar = (np.stack([getattr(one, name) for one in bounds]) for name in NormResult._fields)
+    return NormResult(output, mean, invvar)
+
+
+def modulated_layer_norm_backward(
+    grad_output: ArrayLike, x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float
+) -> ModulatedGradients:
+    """Return the gradients of sum(grad_output · modulated_layer_norm(x, scale, shift))."""
+    found = [
+        backward(dy, rows, centred=True)
+        for dy, rows in zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)
+    ]
+    return ModulatedGradients(*(np.stack(one) for one in zip(*found, strict=True)))
+
+
+def modulated_layer_norm_backward_bound(
+    grad_output: ArrayLike,
+    x: np.ndarray,
+    scale: np.ndarray,
+    shift: np.ndarray,
+    eps: float,
+    arithmetic: Arithmetic,
+    *,
+    errors: NormResult | None = None,
+) -> ModulatedGradients:
+    """Return elementwise absolute bounds on the kernel's gradients. arithmetic: its column sums are those of a sample.
+
+    errors: bounds on the forward's results, of which a backward gets the statistics; None: exact, but rounded.
+    """
+    found = []
+    for sample, (dy, rows) in enumerate(zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)):
+        mean, invvar = None, None
+        if errors is not None and errors.mean is not None:
+            mean, invvar = errors.mean[sample], errors.invvar[sample]
+        found.append(backward_bound(dy, rows, arithmetic, Saved(False, mean, invvar, None, None), centred=True))
+    return ModulatedGradients(*(np.stack(one) for one in zip(*found, strict=True)))
+
+
+def _samples(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float) -> Iterator[Rows]:
+    for rows, one, beta in zip(x, scale, shift, strict=True):
+        yield as_rows(rows, x.shape[-1], gamma(one, 1.0), beta, eps)

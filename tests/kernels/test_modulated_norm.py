@@ -1,0 +1,138 @@
+"""LayerNorms modulated per sample: within the oracle's bounds, on every way that plans them, sample by sample."""
+
+import importlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from modulated_norms import backward, examine_modulated, fixed_case, forward, modulated_cases
+
+from normlab import layer_norm_backward, layer_norm_forward
+from normlab.engine import resources, using
+from normlab.kernels import Device, Problem
+from normlab.kernels.modulated_norm import BACKWARD, FORWARD
+from normlab.learn.explain import types_of
+
+
+@settings(max_examples=25)
+@given(case=modulated_cases())
+def test_results_and_gradients_are_within_their_bounds(case):
+    examine_modulated(case)
+
+
+@pytest.mark.parametrize(
+    ("samples", "rows", "n2", "dtype", "parameters"),
+    [
+        (3, 5, 520, "bfloat16", None),
+        (2, 19, 64, "float16", None),  # several rows per warp, and blocks without a full set of rows
+        (2, 1, 4096, "bfloat16", None),
+        (3, 2, 512, "float32", "bfloat16"),
+        (1, 7, 1024, "float32", None),
+    ],
+)
+def test_the_fast_kernels_modulate_and_are_within_the_bounds(samples, rows, n2, dtype, parameters):
+    before, after = examine_modulated(fixed_case(samples, rows, n2, dtype, parameters))
+    assert (before.step, len(before.work)) == ("one_barrier", 1)
+    assert after.step == "pipelined"
+    assert after.work[0].options[2].sampled
+
+
+@pytest.mark.parametrize(("n2", "dtype"), [(50, "float64"), (61, "bfloat16")])
+def test_rows_that_the_fast_kernels_refuse_are_modulated_apart(n2, dtype):
+    _, after = examine_modulated(fixed_case(3, 4, n2, dtype))
+    assert after.step.endswith("apart")
+    assert [after.work[at].kernel.py_func.__name__ for at in (0, -1)] == ["modulate_rows", "sum_samples"]
+
+
+def test_rows_that_no_block_holds_are_modulated_apart():
+    plan = FORWARD.plan(described("forward", 66_000, "bfloat16"), Device.named("h100"))
+    assert (plan.step, plan.work[-1].kernel.py_func.__name__) == ("clusters apart", "modulate_rows")
+
+
+@pytest.mark.parametrize("clusters", [2, 3, 7])
+def test_a_sample_s_rows_may_be_shared_by_several_clusters(clusters, monkeypatch):
+    step = importlib.import_module("normlab.kernels.backward.step_3_pipelined")  # a mutant's, while it is imported
+    monkeypatch.setattr(step, "clusters_for", lambda layout, n1, resident, samples=1: clusters)
+    _, after = examine_modulated(fixed_case(3, 70, 264, "bfloat16"))
+    assert after.work[0].grid == 3 * clusters
+    assert after.work[1].kernel.py_func.__name__ == "backward_few_final_sums"
+
+
+@pytest.mark.parametrize(("samples", "resident", "each"), [(1, 132, 132), (4, 132, 33), (100, 132, 5), (1000, 132, 1)])
+def test_so_many_clusters_take_a_sample_that_few_multiprocessors_wait(samples, resident, each):
+    plan = BACKWARD.first_answer(described("backward", 4096, "bfloat16", samples), Device.named("h100")).plan(resident)
+    assert plan.work[0].grid == samples * each
+
+
+def test_each_sample_has_the_bits_of_a_layer_norm_with_its_own_parameters():
+    case = fixed_case(3, 6, 96, "float32")
+    output, mean, invvar = forward(case)
+    grad_x, *_ = backward(case, mean, invvar)
+    for sample in range(3):
+        x, gamma, beta = case.x[sample], 1 + case.scale[sample], case.shift[sample]
+        want, *statistics = layer_norm_forward(x, 96, gamma, beta, eps=case.eps)
+        assert output[sample].tobytes() == want.tobytes()
+        grads = layer_norm_backward(case.grad_output[sample], x, *statistics, 96, gamma, beta, eps=case.eps)
+        assert grad_x[sample].tobytes() == grads[0].tobytes()
+
+
+@pytest.mark.parametrize("schedule", ["reverse", 1])
+def test_no_schedule_of_threads_changes_a_bit(schedule):
+    case, found = fixed_case(2, 6, 264, "bfloat16"), []
+    for order in ("forward", schedule):
+        with using("simulator", order):
+            results = forward(case)
+            found.append([array.tobytes() for array in (*results, *backward(case, *results[1:]))])
+    assert found[0] == found[1]
+
+
+def test_other_samples_change_no_bit_of_a_sample():
+    case = fixed_case(3, 6, 264, "bfloat16")
+    alone = replace(case, **{name: getattr(case, name)[1:2] for name in ("x", "scale", "shift", "grad_output")})
+    found = []
+    for one, sample in ((case, 1), (alone, 0)):
+        results = forward(one)
+        found.append([array[sample].tobytes() for array in (*results, *backward(one, *results[1:])[:1])])
+    assert found[0] == found[1]
+
+
+def test_no_rows_give_no_rows_and_gradients_of_zeros():
+    for shape in ((0, 3), (2, 0)):
+        rows, parameters = np.zeros((*shape, 8), np.float32), np.ones((shape[0], 8), np.float32)
+        case = replace(fixed_case(1, 1, 8, "float32"), x=rows, scale=parameters, shift=parameters, grad_output=rows)
+        output, mean, invvar = forward(case)
+        assert (output.shape, mean.shape) == ((*shape, 8), shape)
+        grad_x, *sums = backward(case, mean, invvar)
+        assert grad_x.shape == (*shape, 8)
+        assert all((one == np.zeros((shape[0], 8))).all() for one in sums)
+
+
+def described(direction: str, n2: int, dtype: str, samples: int = 16, n1: int = 8000):
+    """The operands of a modulated norm, without memory."""
+    operands = Problem(direction, "layer", n1, n2, dtype).described()
+    parameters = operands.weight._replace(shape=(samples, n2))
+    named = dict.fromkeys(("weight", "bias"), parameters)
+    if direction == "backward":
+        named |= dict.fromkeys(("grad_weight", "grad_bias"), parameters)
+    return replace(operands, **named, offset=1.0, sampled=True)
+
+
+@pytest.mark.parametrize(("n2", "dtype"), [(64, "bfloat16"), (1152, "bfloat16"), (4096, "bfloat16"), (1024, "float32")])
+def test_no_kernel_that_modulates_spills(n2, dtype):
+    for direction, rung in (("forward", FORWARD), ("backward", BACKWARD)):
+        operands = described(direction, n2, dtype)
+        plan = rung.plan(operands, Device.named("h100"))
+        assert not plan.step.endswith("apart")
+        for work in plan.work:
+            taken = resources(work.kernel, types_of(work, plan, operands))
+            assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), (direction, taken)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_the_kernels_beside_the_norm_compile(dtype):
+    for direction, rung in (("forward", FORWARD), ("backward", BACKWARD)):
+        operands = described(direction, 66_001, dtype, 2, 4)
+        plan = rung.plan(operands, Device.named("h100"))
+        for work in plan.work:
+            assert resources(work.kernel, types_of(work, plan, operands)).spill_stores == 0

@@ -1,0 +1,183 @@
+"""`modulated_layer_norm` in PyTorch: against DiT's `modulate(norm(x), shift, scale)` by PyTorch's own operations."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm
+
+import normlab.nn
+from normlab.nn import ModulatedLayerNorm, engine, modulated_layer_norm
+
+EPS = 1e-5
+ENGINE = pytest.mark.parametrize("run_by", ["auto", "simulator"])
+
+
+def drawn(dtype=torch.float64, shape=(2, 3, 24)):
+    """x, scale and shift."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=random)
+    scale, shift = torch.randn(2, shape[0], shape[-1], generator=random)
+    return [one.to(dtype).requires_grad_() for one in (x, scale, shift)]
+
+
+def truth(x, scale, shift):
+    """The definition, in float64."""
+    x, scale, shift = (one.double() for one in (x, scale, shift))
+    middle = (1,) * (x.dim() - 2)
+    scale, shift = (one.reshape(one.shape[0], *middle, one.shape[-1]) for one in (scale, shift))
+    return layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
+
+
+def gradients(output, given):
+    grad = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+    return torch.autograd.grad(output, given, grad)
+
+
+@ENGINE
+@pytest.mark.parametrize("shape", [(2, 3, 24), (3, 24), (2, 2, 3, 8)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_output_and_gradients_are_pytorch_s(run_by, shape, dtype):
+    given = drawn(dtype, shape)
+    with engine(run_by):
+        output = modulated_layer_norm(*given, EPS)
+        found = gradients(output, given)
+    want = truth(*given)
+    close = {torch.float32: 4e-6, torch.bfloat16: 3e-2, torch.float64: 1e-12}[dtype]
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.double(), want, rtol=close, atol=close)
+    for mine, theirs in zip(found, gradients(want.to(dtype), given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2 * close, atol=2 * close)
+
+
+@ENGINE
+def test_parameters_of_another_dtype_give_the_output_theirs(run_by):
+    x, scale, shift = drawn(torch.float32)
+    given = x.detach().bfloat16().requires_grad_(), scale, shift
+    with engine(run_by):
+        output = modulated_layer_norm(*given, EPS)
+        found = gradients(output, given)
+    assert [one.dtype for one in (output, *found)] == [torch.float32, torch.bfloat16, torch.float32, torch.float32]
+    for mine, theirs in zip(found, gradients(truth(*given).float(), given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6), (3, 6)], ids=str)
+def test_both_derivatives_are_the_slopes_of_the_forward(shape):
+    given = drawn(shape=shape)
+    assert torch.autograd.gradcheck(modulated_layer_norm, given)
+    assert torch.autograd.gradgradcheck(modulated_layer_norm, given)
+
+
+@ENGINE
+def test_parameters_that_are_slices_of_a_projection_are_differentiated(run_by):
+    x, _, _ = drawn(torch.float32)
+    projected = torch.randn(2, 72, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    with engine(run_by):
+        found = gradients(modulated_layer_norm(x, projected[:, 24:48], projected[:, :24], EPS), [x, projected])
+    want = gradients(truth(x, projected[:, 24:48], projected[:, :24]).float(), [x, projected])
+    for mine, theirs in zip(found, want, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_compiled_in_one_graph_it_has_the_same_bits():
+    given, results = drawn(torch.float32), []
+    for one in (torch.compile(modulated_layer_norm, fullgraph=True, backend="aot_eager"), modulated_layer_norm):
+        output = one(*given)
+        results.append([output, *gradients(output, given)])
+    for mine, theirs in zip(*results, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_operators_keep_what_pytorch_asks_of_operators():
+    torch.library.opcheck(torch.ops.normlab.modulated_norm.default, (*drawn(torch.float32), EPS))
+
+
+def test_it_is_exported_as_one_operator():
+    program = torch.export.export(ModulatedLayerNorm(), tuple(one.detach() for one in drawn(torch.float32)))
+    assert [node.target for node in program.graph.nodes].count(torch.ops.normlab.modulated_norm.default) == 1
+
+
+@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
+@pytest.mark.parametrize("trace", [torch.fx.symbolic_trace, None], ids=["fx", "jit"])
+def test_traces_compute_the_same(trace):
+    given, module = tuple(one.detach() for one in drawn(torch.float32)), ModulatedLayerNorm()
+    traced = trace(module) if trace else torch.jit.trace(module, given)
+    torch.testing.assert_close(traced(*given), module(*given))
+
+
+def test_transforms_of_torch_func_go_through():
+    given = [one.detach() for one in drawn()]
+    batched = torch.stack(given[:1] * 2)
+    rows = torch.func.vmap(lambda x: modulated_layer_norm(x, *given[1:], EPS))(batched)
+    torch.testing.assert_close(rows[1], truth(*given))
+    _, tangent = torch.func.jvp(lambda scale: modulated_layer_norm(given[0], scale, given[2], EPS), (given[1],),
+                                (torch.ones_like(given[1]),))  # fmt: skip
+    torch.testing.assert_close(tangent, layer_norm(given[0], (24,), eps=EPS))
+
+
+@ENGINE
+def test_autocast_gives_the_output_its_dtype(run_by):
+    given = drawn(torch.float32)
+    with engine(run_by), torch.autocast("cpu", torch.bfloat16):
+        output = modulated_layer_norm(*given)
+        assert output.dtype == torch.bfloat16
+        assert [one.dtype for one in gradients(output, given)] == [torch.float32] * 3
+
+
+def test_a_module_is_copied_pickled_and_shown():
+    given = [one.detach() for one in drawn(torch.float32)]
+    module = ModulatedLayerNorm(eps=EPS)
+    assert repr(module) == "ModulatedLayerNorm(eps=1e-05)"
+    for same in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(same(*given), truth(*given).float())
+
+
+def test_empty_tensors_give_empty_results():
+    for shape in ((2, 3, 0), (0, 3, 4), (2, 0, 4)):
+        x, scale, shift = drawn(torch.float32, shape)
+        output = modulated_layer_norm(x, scale, shift)
+        assert output.shape == shape
+        assert [one.shape for one in gradients(output, [x, scale, shift])] == [x.shape, scale.shape, shift.shape]
+
+
+X, S = torch.zeros(2, 3, 4), torch.zeros(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: modulated_layer_norm([1.0], S, S), TypeError, r"argument 'x' \(position 1\) must be Tensor"),
+        (lambda: modulated_layer_norm(X, None, S), TypeError, r"argument 'scale' \(position 2\) must be Tensor"),
+        (
+            lambda: modulated_layer_norm(X[0, 0], S, S),
+            RuntimeError,
+            r"shape \(batch, ..., n\), but got x of shape \[4\]",
+        ),
+        (
+            lambda: modulated_layer_norm(X, S[:1], S),
+            RuntimeError,
+            r"scale to be of shape \[2, 4\], .* but got scale of shape \[1, 4\] and x of shape \[2, 3, 4\]",
+        ),
+        (lambda: modulated_layer_norm(X, S, X), RuntimeError, r"shift to be of shape \[2, 4\]"),
+        (lambda: modulated_layer_norm(X, S, S.half()), RuntimeError, "expected scalar type Float but found Half"),
+        (lambda: modulated_layer_norm(X, S.double(), S.double()), RuntimeError, "mixed dtype"),
+        (lambda: modulated_layer_norm(X, S, S.to("meta")), RuntimeError, "on the same device"),
+        (lambda: modulated_layer_norm(X.int(), S.int(), S.int()), NotImplementedError, "not implemented for 'Int'"),
+        (lambda: modulated_layer_norm(X, S, S, eps="1"), TypeError, "'eps'"),
+    ],
+)
+def test_a_wrong_argument_is_told_before_anything_is_computed(call, error, said):
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_a_torch_function_of_a_tensor_gets_the_call():
+    class Named(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            return function, len(args)
+
+    assert modulated_layer_norm(X, S.as_subclass(Named), S) == (modulated_layer_norm, 4)
+    assert {"modulated_layer_norm", "ModulatedLayerNorm"} <= set(normlab.nn.__all__)
