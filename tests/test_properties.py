@@ -90,7 +90,11 @@ def test_permuting_rows_permutes_the_forward_s_results_bit_for_bit(step, case, s
 @FEW
 @given(case=cases(widths=(2, 33, 129), rows=(5,)), memory_efficient=st.booleans(), seed=st.integers(0, 99))
 def test_permuting_rows_permutes_grad_input_bit_for_bit(step, case, memory_efficient, seed):
-    order = np.random.default_rng(seed).permutation(5)
+    rng, order = np.random.default_rng(seed), np.arange(len(case.x))
+    # The threads of this step have other columns of a row that begins elsewhere in a vector of 16 bytes.
+    begins = order * case.x.strides[0] % 16 if step.name == "pipelined" else 0 * order
+    for begin in np.unique(begins):
+        order[begins == begin] = rng.permutation(order[begins == begin])
     output, mean, invvar = statistics(case)
     saved = output if memory_efficient else case.x
     permuted = replace(case, x=case.x[order], grad_output=case.grad_output[order])

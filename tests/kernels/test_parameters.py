@@ -1,7 +1,5 @@
 """Parameters of 16 bits, narrow in the pipelined backward's shared memory: gammas of every size are inverted right."""
 
-from types import SimpleNamespace
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,10 +10,18 @@ from normlab.host.checks import step_of
 from normlab.kernels import Device, Problem
 from normlab.kernels.backward.pipelined.kind import kind_of
 from normlab.kernels.backward.tables import RECOMPUTED_FLOAT16_WITH_BIAS, table_for
+from normlab.kernels.problem import BackwardProblem
 
 BFLOAT16 = ml_dtypes.bfloat16
 PIPELINED = step_of("backward", "pipelined")
 both_norms = pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+
+
+def problem_of(saved, weight, bias, rms=False, memory_efficient=True) -> BackwardProblem:
+    """Return a backward's operands, as far as its kind depends on them."""
+    others = dict.fromkeys(("mean", "invvar", "eps", "grad_weight", "grad_bias"))
+    given = {"saved": saved, "grad_output": saved, "grad_input": saved, "weight": weight, "bias": bias}
+    return BackwardProblem(**given, **others, rms=rms, memory_efficient=memory_efficient)
 
 
 def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
@@ -24,10 +30,7 @@ def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
     x, grad = rng.uniform(-1, 1, size=(2, 5, 512))
     weight, bias = np.resize(gammas, 512).astype(BFLOAT16), None if rms else np.zeros(512, BFLOAT16)
     case = Case(x.astype(BFLOAT16), weight, bias, (grad * size).astype(BFLOAT16), eps, rms)
-    problem = SimpleNamespace(
-        rms=rms, memory_efficient=True, saved=case.x, weight=weight, bias=bias, offset=0.0, row_map=None
-    )
-    assert kind_of(problem, 8, 8).narrow
+    assert kind_of(problem_of(case.x, weight, bias, rms), 8, 8).narrow
     plan = PIPELINED.plan(Problem("backward", "rms" if rms else "layer", 5, 512, "bfloat16"), Device.named("h200"))
     bound = backward_bound(case, arithmetic(case, plan.rows, plan.columns), True)
     assert np.isfinite(bound.grad_weight).mean() >= 0.75, "a bound that says something"
@@ -59,25 +62,18 @@ def test_small_gammas_are_within_the_bounds(rms):
 
 def test_what_comes_in_vectors_of_eight_is_narrow():
     half, single = np.zeros(8, BFLOAT16), np.zeros(8, np.float32)
-    problem = SimpleNamespace(
-        rms=False, memory_efficient=True, saved=half, weight=half, bias=half, offset=0.0, row_map=None
-    )
+    problem = problem_of(half, half, half)
     assert kind_of(problem, 8, 8).narrow
     assert not kind_of(problem, 8, 4).narrow
     assert not kind_of(problem, 4, 4).narrow
-    problem.bias = single
-    assert not kind_of(problem, 8, 8).narrow
-    problem.weight = problem.bias = None
-    assert not kind_of(problem, 8, 8).narrow
+    assert not kind_of(problem_of(half, half, single), 8, 8).narrow
+    assert not kind_of(problem_of(half, None, None), 8, 8).narrow
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
 @pytest.mark.parametrize("dtype", [np.float16, BFLOAT16, np.float32])
 def test_float16_is_told_apart_where_it_is_recomputed_from(dtype, memory_efficient):
     array = np.zeros(8, dtype)
-    problem = SimpleNamespace(
-        rms=False, memory_efficient=memory_efficient, saved=array, weight=array, bias=array, offset=0.0, row_map=None
-    )
-    kind = kind_of(problem, 4, 4)
+    kind = kind_of(problem_of(array, array, array, memory_efficient=memory_efficient), 4, 4)
     assert kind.float16 == (dtype is np.float16 and memory_efficient)
     assert (table_for(2, 2, kind) is RECOMPUTED_FLOAT16_WITH_BIAS) == kind.float16
