@@ -164,6 +164,11 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
         alter(cuda.dispatcher, "CUDADispatcher", Kernel)
         alter(numba_host.driver, "Stream", device.Stream)
         alter(numba_host.driver, "Event", device.Event)
+        # Numba keeps each of the driver's functions that it has used as an attribute.
+        used = vars(numba_host.driver.driver)
+        stack.enter_context(mock.patch.dict(used))
+        for name in [name for name in used if name.startswith("cu")]:
+            del used[name]
         alter(numba_host.driver.Driver, "__getattr__", lambda _, name: _of_driver(name))
         alter(numba_host.driver.Driver, "get_device", lambda _, devnum=0: device.DEVICE)
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver", NO_DRIVER)())

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from numba.cuda.cudadrv import driver
 
+from normlab.run.launcher import Launcher
+from normlab.run.stand_in import stand_in
+
 
 def test_raw_memory_is_copied_filled_and_freed(cuda):
     context = cuda.current_context()
@@ -22,6 +25,14 @@ def test_raw_memory_is_copied_filled_and_freed(cuda):
     del first, second
     context.deallocations.clear()
     assert context.get_memory_info().free == before
+
+
+def test_functions_of_the_real_driver_that_were_used_before_are_put_aside(monkeypatch):
+    used = vars(driver.driver)
+    monkeypatch.setitem(used, "cuDeviceGetCount", lambda: 2)
+    with stand_in(Launcher()):
+        assert driver.driver.get_device_count() == 1
+    assert used["cuDeviceGetCount"]() == 2
 
 
 def test_managed_and_mapped_memory_is_the_host_s_too(cuda):
