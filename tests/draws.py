@@ -1,5 +1,6 @@
 """What the tests draw: shapes, dtypes, and the values on which norms go wrong."""
 
+import os
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -90,3 +91,12 @@ def cases(draw, widths=tuple(WIDTHS), rows=(0, 1, 2, 5), dtypes=(*SAME, *MIXED))
         eps=eps,
         rms=rms,
     )
+
+
+def crossed(first: list, second: list) -> list[tuple]:
+    """Return half of the pairs, each element of either list in some of them; NORMLAB_ALL_PLANS=1: all pairs.
+
+    For tests whose every pair costs seconds of the compiler.
+    """
+    step = 1 if os.environ.get("NORMLAB_ALL_PLANS") else 2
+    return [(one, two) for turn, one in enumerate(first) for two in second[turn % step :: step]]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import Case
+from draws import Case, crossed
 from examine import with_plan
 from gated_norms import (
     backward,
@@ -185,9 +185,13 @@ def test_every_array_is_read_once_and_written_once(before):
     assert back["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 2 * rows
 
 
-@pytest.mark.parametrize("gating", [Gate(True), Gate(False), Gate(True, recompute=True)], ids=str)
-@pytest.mark.parametrize(("n2", "dtype"), [(64, "bfloat16"), (1024, "float32"), (4096, "bfloat16"), (8192, "bfloat16")])
-def test_no_kernel_with_a_gate_spills(gating, n2, dtype):
+GATES = [Gate(True), Gate(False), Gate(True, recompute=True)]
+SHAPES = [(64, "bfloat16"), (1024, "float32"), (4096, "bfloat16"), (8192, "bfloat16")]
+
+
+@pytest.mark.parametrize(("gating", "shape"), crossed(GATES, SHAPES), ids=str)
+def test_no_kernel_with_a_gate_spills(gating, shape):
+    n2, dtype = shape
     for direction in ("forward", "backward"):
         plan, operands = planned(direction, n2, dtype, gating)
         assert not plan.step.endswith("apart")
@@ -195,8 +199,7 @@ def test_no_kernel_with_a_gate_spills(gating, n2, dtype):
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), (direction, taken)
 
 
-@pytest.mark.parametrize("gating", [Gate(True), Gate(False), Gate(True, recompute=True)], ids=str)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize(("gating", "dtype"), crossed(GATES, ["bfloat16", "float64"]), ids=str)
 def test_the_kernels_beside_the_norm_compile(gating, dtype):
     for direction in ("forward", "backward"):
         plan, operands = planned(direction, 66_001, dtype, gating, n1=4)
