@@ -11,16 +11,31 @@ from normlab.sim.language.integers import INTEGER_CASTS
 from normlab.sim.vectorised.arithmetic import truth
 from normlab.sim.vectorised.casts import float_to_integer
 from normlab.sim.vectorised.frames import Frame
-from normlab.sim.vectorised.memory import Array, loaded
+from normlab.sim.vectorised.memory import Array, Record, Records, loaded
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import BOOLEANS, HOLDERS, SIGNED, Mixed, Unsigned64, Vector, element, merge, take
+from normlab.sim.vectorised.values import (
+    BOOLEANS,
+    HOLDERS,
+    SIGNED,
+    Mixed,
+    Unsigned64,
+    Vector,
+    element,
+    kind_of,
+    merge,
+    take,
+)
 
 KEPT_MOVES = 8
 INTEGERS = (*SIGNED, np.uint64, Unsigned64)
 
 
 def load_item(frame: Frame, array: Any, index: Any) -> Any:
-    """Return `array[index]`: of a tuple, an element or a view of an array."""
+    """Return `array[index]`: of a tuple, an element or a view of an array, a record or its field."""
+    if type(array) is Records:
+        return record_at(frame, array, index)
+    if type(array) is Record:
+        return load(frame, array.field(index), place_of(frame, array.field(index), array.index))
     if type(array) is Mixed or type(index) is Mixed:
         return apart(frame, load_item, array, index)
     if type(array) is not Array:
@@ -37,6 +52,12 @@ def load_item(frame: Frame, array: Any, index: Any) -> Any:
 
 def store_item(frame: Frame, array: Any, index: Any, value: Any) -> None:
     """Do `array[index] = value`."""
+    if type(array) is Record:
+        field = array.field(index)
+        if kind_of(value) is not field.kind and (kind_of(value), field.kind) != (Unsigned64, np.uint64):
+            raise NotVectorisedError("NumPy converts a number to a record's field by rules of its own")
+        store(frame, field, place_of(frame, field, array.index), value)
+        return
     if type(array) is Mixed or type(index) is Mixed or type(value) is Mixed:
         apart(frame, store_item, array, index, value)
         return
@@ -46,6 +67,16 @@ def store_item(frame: Frame, array: Any, index: Any, value: Any) -> None:
     store(frame, array, place, value)
     if array.seen is not None:
         tell(frame, array, place, "st")
+
+
+def record_at(frame: Frame, records: Records, index: Any) -> Record:
+    """Return the record at an index of each lane, which is inside the array."""
+    parts = index if type(index) is tuple else (index,)
+    if len(parts) != len(records.shape) or any(type(part) is Mixed for part in parts):
+        raise NotVectorisedError("of a part of an array of records")
+    for part, extent in zip(parts, records.shape, strict=True):
+        inside(part, extent)
+    return Record(records, index)
 
 
 def tell(frame: Frame, array: Array, place: Any, operation: str, width: int = 1) -> None:

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -31,7 +32,7 @@ from normlab.sim.machine.memory import (
 from normlab.sim.vectorised import accesses, atomics, functions, warps
 from normlab.sim.vectorised.arithmetic import binary, truth
 from normlab.sim.vectorised.frames import Frame
-from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.memory import Array, Record, Records
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Mixed, Vector, element, merge, rebuilt, take, varies
 
@@ -60,6 +61,12 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         return found
     elif kind is Array:
         return _array_attribute(value, name)
+    elif kind is Records:
+        if name not in ("shape", "size"):
+            raise NotVectorisedError(f"of the attribute {name!r} of an array of records")
+        return value.shape if name == "shape" else prod(value.shape)
+    elif kind is Record:
+        return accesses.load_item(frame, value, name)
     elif kind is GridGroup and name == "size":
         return frame.lanes.machine.launch.blocks * frame.lanes.machine.launch.threads
     elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
@@ -104,7 +111,7 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
         found = frame.call.inner(function, given, named, frame.lanes)
     elif isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
         found = function(*given, **named)  # a tuple with named fields
-    elif function is len and type(given[0]) is Array and given[0].shape:
+    elif function is len and type(given[0]) in (Array, Records) and given[0].shape:
         found = given[0].shape[0]
     elif not any(map(varies, given)) and not named and not any(type(one) is Array for one in given):
         found = _of_scalars(site, function, given)

@@ -4,6 +4,7 @@ A chunk is big enough for NumPy to be fast and small enough for the caches of a 
 the scheduler's order of blocks, so that a later block finds in memory what an earlier one has written.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from normlab.sim.machine.threads import WARP_SIZE
 from normlab.sim.protocols import LaneObserver
 from normlab.sim.vectorised import atomics
 from normlab.sim.vectorised.frames import Frame, Lanes
-from normlab.sim.vectorised.memory import Array, Store, global_array, local_array, seen_as, shared_array
+from normlab.sim.vectorised.memory import Array, Records, Store, global_array, local_array, seen_as, shared_array
 from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.rounds import Rounds
-from normlab.sim.vectorised.values import Vector
+from normlab.sim.vectorised.values import HOLDERS, Vector
 
 FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
 MANY_TURNS = 1 << 12
@@ -39,11 +40,13 @@ class Launched:
         self.arrays: dict[tuple, Array] = {}
         self._kept: list[np.ndarray] = []  # keeps the ids of the arrays' objects from being given away
 
-    def array(self, array: np.ndarray, key: Any, name: str = "") -> Array:
+    def array(self, array: np.ndarray, key: Any, name: str = "") -> Any:
         """Return a host's array as the kernel has it; the same memory has one store, however often it is met.
 
         `name`: the kernel's for an argument.
         """
+        if array.dtype.names:
+            return self._records(array, key)
         place = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides, name)
         if place not in self.arrays:
             made = global_array(array, key)
@@ -57,6 +60,22 @@ class Launched:
             self._kept.append(array)
         return self.arrays[place]
 
+    def _records(self, array: np.ndarray, key: Any) -> Records:
+        """Return a host's array of records: those of its fields whose elements the scheduler has as NumPy's scalars."""
+        plain = np.asarray(array)
+        described = dict(plain.dtype.fields or {})
+        ends = sorted((offset, offset + dtype.itemsize) for dtype, offset, *_ in described.values())
+        if self.watch is not None or any(end > begin for (_, end), (begin, _) in pairwise(ends)):
+            raise NotVectorisedError(f"of an array of {plain.dtype}")
+        memory = _address(plain), plain.dtype, plain.shape, plain.strides
+        fields = {}
+        for name, (dtype, *_) in described.items():
+            if dtype.type in HOLDERS and plain.strides and not any(one % dtype.itemsize for one in plain.strides):
+                made = self.array(plain[name], (key, name))
+                made.store.records, made.kind = memory, dtype.type
+                fields[name] = made
+        return Records(fields, plain.shape)
+
     @property
     def fits_one_chunk(self) -> bool:
         """Whether all blocks may run together."""
@@ -65,7 +84,9 @@ class Launched:
     def overlapping(self, store: Store) -> bool:
         """Return whether another store has memory in common with this one."""
         return any(
-            other.store is not store and np.may_share_memory(other.store.data, store.data)
+            other.store is not store
+            and np.may_share_memory(other.store.data, store.data)
+            and (store.records is None or store.records != other.store.records)
             for other in self.arrays.values()
         )
 

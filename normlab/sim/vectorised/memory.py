@@ -10,7 +10,7 @@ strides, counted in elements. The element that a lane means lies at its own offs
 """
 
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -37,7 +37,7 @@ class Store:
     `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
     """
 
-    __slots__ = ("accesses", "backup", "data", "key", "original", "space", "was_read")
+    __slots__ = ("accesses", "backup", "data", "key", "original", "records", "space", "was_read")
 
     def __init__(self, data: np.ndarray, space: str, original: np.ndarray | None = None, key: Any = None):
         """Hold the flat array `data`, of "global", "shared" or "local" memory."""
@@ -45,6 +45,7 @@ class Store:
         self.backup: np.ndarray | None = None
         self.accesses: Any = None
         self.was_read = False
+        self.records: Any = None  # of a field of an array of records: the array's memory, which it shares with others
 
     def before_store(self, machine: Any) -> None:
         """Prepare for a store by the kernel; raises RestartError if loads should have been recorded."""
@@ -123,6 +124,26 @@ class Array:
 
     def _rests(self) -> list[tuple[int, int, int]]:
         return [(extent, self.strides[axis], prod(self.shape[axis + 1 :])) for axis, extent in enumerate(self.shape)]
+
+
+class Records(NamedTuple):
+    """An array of records as a kernel has it: an array for each field that a kernel may access here, by its name."""
+
+    fields: dict[str, Array]
+    shape: tuple[int, ...]
+
+
+class Record(NamedTuple):
+    """One record for each lane: that at `index`."""
+
+    records: Records
+    index: Any
+
+    def field(self, name: Any) -> Array:
+        """Return the array of a field; raises NotVectorisedError for one that this engine does not access."""
+        if type(name) is not str or name not in self.records.fields:
+            raise NotVectorisedError(f"of the field {name!r} of a record")
+        return self.records.fields[name]
 
 
 def contiguous_strides(shape: tuple[int, ...], step: int = 1) -> tuple[int, ...]:

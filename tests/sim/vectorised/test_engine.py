@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_normal_float32
 
 from normlab.engine import cut_into, flat, load_bits, load_words_if, rounded, shift_of, widen_into
 from normlab.sim import SimulationError, simulate
@@ -407,3 +408,96 @@ def test_the_engines_words_bits_and_shifts_are_run_in_all_lanes(dtype):
     assert said == VECTORISED
     assert first == second
     assert np.frombuffer(first[1], np.float32).any()
+
+
+POINT = np.dtype([("x", np.float32), ("count", np.uint64), ("small", np.int32), ("at", np.float64)], align=True)
+
+
+def points(count):
+    made = np.zeros(count, POINT)
+    rng = np.random.default_rng(3)
+    made["x"], made["count"], made["at"] = rng.normal(size=count), rng.integers(1 << 60, size=count), rng.random(count)
+    return made
+
+
+@cuda.jit(device=True)
+def moved(point, by):
+    if point.x > 0:
+        point["x"] += float32(by)
+    return point.at
+
+
+@cuda.jit
+def records_of_each_lane(given, other, out):
+    i = cuda.grid(1)
+    if i < given.size and given.shape[0] == len(given):
+        mine = given[i]
+        mine["count"] = mine["count"] ^ (mine["count"] << np.uint64(7))
+        if i % 3:
+            mine = given[i - 1] if i % 3 == 2 else given[i]
+            out[i] = mine["at"] + other[i].x
+        out[i] += moved(other[i], 2)
+
+
+@cuda.jit
+def neighbours_in_one_field(given, other, out):
+    i = cuda.grid(1)
+    given[i]["x"] = other[i].x
+    out[i] = given[(i + 1) % given.size].x
+
+
+@cuda.jit
+def another_field_of_a_neighbour(given, other, out):
+    i = cuda.grid(1)
+    given[i]["x"] = other[i].x
+    out[i] = given[(i + 1) % given.size].at
+
+
+@cuda.jit
+def a_narrow_field(given, other, out):
+    i = cuda.grid(1)
+    out[i] = given[i]["small"]
+
+
+@cuda.jit
+def a_float_in_an_integer_s_field(given, other, out):
+    given[cuda.grid(1)]["count"] = 2.5
+
+
+@cuda.jit
+def a_record_too_far(given, other, out):
+    out[cuda.grid(1)] = given[cuda.grid(1) + 1].x
+
+
+@pytest.mark.parametrize(("kernel", "same", "why"), [
+    (records_of_each_lane, False, VECTORISED), (another_field_of_a_neighbour, False, VECTORISED),
+    (records_of_each_lane, True, VECTORISED), (neighbours_in_one_field, False, "touch the same element"),
+    (a_narrow_field, False, "of the field 'small' of a record"),
+    (a_float_in_an_integer_s_field, False, "by rules of its own"), (a_record_too_far, False, "outside|out of bounds"),
+], ids=lambda one: getattr(one, "__name__", None))  # fmt: skip
+def test_records_have_an_array_for_each_field(kernel, same, why):
+    found = []
+    for which in ("auto", "scheduler"):
+        given, out = points(128), np.zeros(128)
+        other = given if same else points(128)
+        try:
+            said = simulate(kernel, engine=which, explain=True)[2, 64](given, other, out)
+        except Exception as error:
+            said = str(error)
+        found.append((said, given.tobytes(), other.tobytes(), out.tobytes()))
+    assert found[0][1:] == found[1][1:]
+    assert any(one in found[0][0] for one in why.split("|")), found[0][0]
+
+
+def test_numba_s_random_numbers_are_drawn_in_all_lanes():
+    @cuda.jit
+    def drawn(states, out):
+        i = cuda.grid(1)
+        for turn in range(3):
+            out[i, turn] = xoroshiro128p_normal_float32(states, i)
+
+    states = np.zeros(64, xoroshiro128p_dtype)
+    states["s0"] = np.random.default_rng(1).integers(1 << 62, size=64)
+    (said, first), (_, second) = outcomes(drawn, 2, 32, states, np.zeros((64, 3), np.float32))
+    assert said == VECTORISED
+    assert first == second
