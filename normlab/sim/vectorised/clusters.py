@@ -11,12 +11,13 @@ import numpy as np
 
 from normlab.sim.machine import clusters, teams
 from normlab.sim.machine.threads import WARP_SIZE
-from normlab.sim.vectorised.accesses import inside, load, place_of
+from normlab.sim.vectorised.accesses import load, place_of
 from normlab.sim.vectorised.accesses import store as store_at
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.twins import numbers_of
 from normlab.sim.vectorised.values import Mixed
 
 UNTOLD = "of barriers of clusters and teams, of which an observer is told by the scheduler"
@@ -77,16 +78,16 @@ def store_to(frame: Frame, array: Any, index: Any, value: Any, owner: Any) -> No
 def _place_in(frame: Frame, array: Any, index: Any, owner: Any) -> Any:
     """Return the places of elements in the memory of other blocks, and note that the lanes reach there."""
     machine = frame.lanes.machine
-    if type(array) is not Array or array.store.space != "shared" or type(index) is Mixed or type(owner) is Mixed:
+    if type(array) is not Array or array.store.space != "shared" or type(index) is Mixed:
         raise NotVectorisedError("of an access to something other than another block's shared memory")
     if machine.launch.watch is not None:
         raise NotVectorisedError(UNTOLD)
     if machine.remote is None:
         machine.remote = np.zeros(machine.size, np.bool_)
     machine.remote[frame.lanes.ids] = True
-    if np.any(np.less(getattr(owner, "data", owner), 0)):
+    other = numbers_of(owner, frame.width, np.dtype(np.int64))
+    if other.min() < 0 or other.max() >= machine.launch.cluster:
         raise NotVectorisedError("there is no such block in the cluster")
-    other = inside(owner, machine.launch.cluster)
     blocks = machine.block_of[frame.lanes.ids].astype(np.int64)
     first = blocks - blocks % machine.launch.cluster
     return place_of(frame, array, index, based=False) + (first + other) * array.base[1]
@@ -97,14 +98,12 @@ def team_sync(frame: Frame, number: Any, threads: Any) -> None:
     machine, ids = frame.lanes.machine, frame.lanes.ids
     if machine.launch.watch is not None:
         raise NotVectorisedError(UNTOLD)
-    if Mixed in (type(number), type(threads)) or np.any(np.remainder(getattr(threads, "data", threads), WARP_SIZE)):
-        raise NotVectorisedError("of a barrier of teams whose size it does not know")
-    barriers = np.broadcast_to(getattr(number, "data", number), len(ids))
-    if barriers.min() < 1 or barriers.max() > teams.LAST:
-        raise NotVectorisedError("there is no such barrier")
-    team = machine.block_of[ids].astype(np.int32) * (teams.LAST + 1) + barriers.astype(np.int32)
+    sizes, barriers = (numbers_of(one, len(ids), np.dtype(np.int32)) for one in (threads, number))
+    if barriers.min() < 1 or barriers.max() > teams.LAST or (sizes % WARP_SIZE).any():
+        raise NotVectorisedError("there is no such barrier, or no such team")
+    team = machine.block_of[ids] * (teams.LAST + 1) + barriers
     _, places, counts = np.unique(team, return_inverse=True, return_counts=True)
-    if (counts[places] != getattr(threads, "data", threads)).any():
+    if (counts[places] != sizes).any():
         raise NotVectorisedError("only some threads of a team come to its barrier together")
     machine.all_of(machine.warps, frame.lanes, "only some threads of a warp come to a team's barrier")
     if machine.team_of is None:
