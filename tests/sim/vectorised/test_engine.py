@@ -401,7 +401,7 @@ def test_the_engines_words_bits_and_shifts_are_run_in_all_lanes(dtype):
             plain[i, k] = values[k]
         bits[i] = load_bits(line, first)
 
-    x = np.random.default_rng(0).normal(size=(8, 64)).astype(dtype)
+    x = np.random.default_rng(0).normal(size=8 * 64 + 3).astype(dtype)[3:]  # which begins within a vector
     out, plain = (np.zeros((64, width), np.float32) for _ in range(2))
     bits = np.zeros(64, f"u{np.dtype(dtype).itemsize}")
     (said, first), (_, second) = outcomes(cut_out, 2, 32, x, out, bits, plain)
@@ -436,7 +436,7 @@ def records_of_each_lane(given, other, out):
         if i % 3:
             mine = given[i - 1] if i % 3 == 2 else given[i]
             out[i] = mine["at"] + other[i].x
-        out[i] += moved(other[i], 2)
+        out[i] += moved(other[i], 2) + given[i]["count"] // int32(i - 5 + 10 * (i == 5))
 
 
 @cuda.jit
