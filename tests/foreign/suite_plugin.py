@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-SECONDS = int(os.environ.get("NORMLAB_TEST_SECONDS", "60"))  # per test
+SECONDS = int(os.environ.get("NORMLAB_TEST_SECONDS", "300"))  # per test
 
 
 def pytest_addoption(parser):

@@ -197,6 +197,11 @@ def to_nearest(value: Any, digits: int | None = None) -> Any:
     return type(value)(whole / scale if digits >= 0 else whole * scale)
 
 
+def int64s(indices: Any) -> Any:
+    """Return an index as an np.int64, or a tuple of indices as one of np.int64."""
+    return tuple(map(np.int64, indices)) if isinstance(indices, tuple) else np.int64(indices)
+
+
 def to_int(value: Any = 0) -> Any:
     """Return `int(value)`: an integer keeps its type, anything else becomes int64."""
     return value if isinstance(value, np.integer) else INTEGER_CASTS["int64"](value)

@@ -89,7 +89,7 @@ def _bind(target: ast.expr, value: ast.expr, bound: dict[str, list[ast.expr]], n
             _bind(one, other, bound, never)
     elif isinstance(target, ast.Tuple):
         shape = isinstance(value, ast.Attribute) and value.attr == "shape"
-        grid = isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "grid"
+        grid = isinstance(value, ast.Call) and getattr(value.func, "attr", None) in ("grid", "gridsize")
         # `n, m = x.shape` and `i, j = cuda.grid(2)` give indices; any other tuple that is unpacked may hold anything.
         for part in target.elts:
             if isinstance(part, ast.Name):

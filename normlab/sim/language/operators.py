@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from normlab.sim.language.arithmetic import OPERATORS
+from normlab.sim.language.arithmetic import OPERATORS, int64s
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
@@ -57,6 +57,7 @@ OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.item
     PREFIX + "item": _update_item,
     PREFIX + "bit_count": _bit_count,
     PREFIX + "int64": np.int64,
+    PREFIX + "int64s": int64s,
     **CAST_GLOBALS,
 }
 
@@ -200,7 +201,9 @@ class SafeOperators(ast.NodeTransformer):
         value = _constant_int(node)
         if value is not None:
             return ast.copy_location(ast.Constant(cast(Any, frozenset((INT_MARK, value)))), node)
-        return ast.copy_location(_call(_name("int64"), node), node) if is_index(node, self._indices) else node
+        if not is_index(node, self._indices):
+            return node
+        return ast.copy_location(_call(_name("int64s" if _of_several_axes(node) else "int64"), node), node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """Turn s = 0 into s = np.int64(0), unless s is only ever an index."""
@@ -278,6 +281,16 @@ class SafeOperators(ast.NodeTransformer):
         if isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
             return ast.copy_location(_call(_name("bit_count"), node.func.value), node)
         return node
+
+
+def _of_several_axes(node: ast.expr) -> bool:
+    """Return whether an index may be a tuple of indices: `cuda.grid(2)`, unlike `cuda.grid(1)`."""
+    match node:
+        case ast.Call(ast.Attribute(_, "grid" | "gridsize"), [ast.Constant(1)]):
+            return False
+        case ast.Call(ast.Attribute(_, "grid" | "gridsize")):
+            return True
+    return False
 
 
 def _name(name: str) -> ast.Name:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.language.arithmetic import int64s
 from normlab.sim.language.arrays import dtype_of, shape_of
 from normlab.sim.language.operators import function_tree
 from normlab.sim.language.rewrite import IndexByName
@@ -203,6 +204,15 @@ def _position(frame: Frame, axis: str) -> Any:
     block, _, thread = parts
     product = binary(operator.mul, block, extent, frame.width) if type(block) is Vector else block * extent
     return binary(operator.add, product, thread, frame.width) if varies((product, thread)) else product + thread
+
+
+def _int64s(frame: Frame, indices: Any) -> Any:
+    if isinstance(indices, tuple):
+        return tuple(_int64s(frame, one) for one in indices)
+    return functions.call(np.int64, (indices,), frame.width) if varies(indices) else np.int64(indices)
+
+
+register_lanes(int64s, _int64s)
 
 
 def _gridsize(site: Site, ndim: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from normlab.sim.machine.observe import Observer
 from normlab.sim.vectorised.machine import Launched, Machine
-from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError, RestartError, WholeGridError
+from normlab.sim.vectorised.refusal import CrowdedError, NotVectorisedError, OrderError, RestartError, WholeGridError
 from normlab.sim.vectorised.running import bound, invoke, prepared
 
 LANES = 1 << 15  # of a chunk, or one block: measured on saxpy, a tiled product and mandelbrot
@@ -28,7 +28,7 @@ class Learnt:
         """Know nothing of the kernel with this code yet."""
         self.code = code  # keeps its id
         self.recorded: set = set()  # keys of the arrays whose loads must be recorded
-        self.alone = False  # whether blocks, or clusters, run one at a time
+        self.lanes = LANES  # of a chunk; blocks, or clusters, that have more run one at a time
         self.whole = False  # whether all blocks run at once, because they meet
         self.refusals, self.skipped, self.why = 0, 0, ""
 
@@ -82,10 +82,10 @@ def _attempts(
                 learnt.whole |= isinstance(restart, WholeGridError)
             except OrderError as refusal:
                 launch.restore()
-                if learnt.alone or learnt.whole or launch.blocks == cluster or launch.threads < FEWEST:
-                    learnt.alone = False
+                if learnt.whole or _together(launch, learnt) == cluster or launch.threads < FEWEST:
+                    learnt.lanes = LANES
                     return _reason(body, refusal)
-                learnt.alone = True
+                learnt.lanes = learnt.lanes // 4 if isinstance(refusal, CrowdedError) else 1
             except NotVectorisedError as refusal:
                 launch.restore()
                 return _reason(body, refusal)
@@ -105,12 +105,16 @@ def _reason(body: FunctionType, refusal: NotVectorisedError) -> str:
 STRICT = False  # for tests: an unforeseen error comes out
 
 
+def _together(launch: Launched, learnt: Learnt) -> int:
+    """Return how many blocks run at once."""
+    if learnt.whole and launch.fits_one_chunk:
+        return launch.blocks
+    return min(launch.blocks, launch.cluster * max(1, learnt.lanes // (launch.threads * launch.cluster)))
+
+
 def _run_chunks(launch: Launched, body: FunctionType, arguments: list, learnt: Learnt) -> None:
     """Run the blocks of a launch, some at a time."""
-    lanes = launch.threads * launch.cluster
-    together = launch.cluster * (1 if learnt.alone else max(1, LANES // lanes))
-    if learnt.whole and launch.fits_one_chunk:
-        together = launch.blocks
+    together = _together(launch, learnt)
     code = prepared(body)
     names = code.parameters + [code.rest or ""] * (len(arguments) - len(code.parameters))
     given = [

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
+from normlab.sim.vectorised.refusal import CrowdedError, NotVectorisedError, OrderError
 
 NOBODY, MANY = -1, -2
 MOST_LOGGED = 1 << 24  # places in all logs together
@@ -107,7 +107,7 @@ class Accesses:
     def _count(self, lanes: Any) -> None:
         self.machine.logged += lanes.width
         if self.machine.logged > MOST_LOGGED:
-            raise OrderError("the kernel accesses too much memory between two barriers to compare the threads")
+            raise CrowdedError("the kernel accesses too much memory between two barriers to compare the threads")
 
     def read(self, lanes: Any, places: Any) -> None:
         """Record a load."""

@@ -23,6 +23,10 @@ class OrderError(NotVectorisedError):
     """
 
 
+class CrowdedError(OrderError):
+    """More accesses between two meetings than are compared: those of fewer blocks at once may be."""
+
+
 class RestartError(Exception):
     """A store into an array whose earlier loads were not recorded: begin again, and record them.
 

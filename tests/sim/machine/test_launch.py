@@ -155,6 +155,30 @@ def test_indices_cover_the_grid_once(grid, block):
     assert grids.all()
 
 
+@pytest.mark.parametrize("engine", ["scheduler", "vectorised"])
+def test_a_thread_s_position_is_a_tuple_wherever_it_goes(engine):
+    @cuda.jit(device=True)
+    def position():
+        return cuda.grid(2)
+
+    @cuda.jit
+    def kernel(out, sizes):
+        here = position()
+        out[here] += 1  # an array of two numbers would name two rows
+        down, right = cuda.gridsize(2)
+        i, j = cuda.grid(2)
+        while i < out.shape[0]:
+            out[i, j] += 10 * i  # i is counted up, so it is no longer an index as it came
+            i += down
+        sizes[cuda.grid(2)] = down * 100 + right
+
+    out, sizes = np.zeros((20, 9), np.int64), np.zeros((8, 9), np.int64)
+    simulate(kernel, engine=engine)[(2, 3), (4, 3)](out, sizes)
+    rows = np.arange(20)[:, None]
+    assert (out == 10 * rows + (rows < 8)).all()
+    assert (sizes == 809).all()
+
+
 def test_lanes_count_threads_with_x_fastest():
     @cuda.jit
     def kernel(out):

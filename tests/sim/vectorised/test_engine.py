@@ -10,7 +10,7 @@ from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_normal_float32
 from normlab.engine import cut_into, flat, load_bits, load_words_if, rounded, shift_of, widen_into
 from normlab.sim import SimulationError, simulate
 from normlab.sim.machine.launch import FEWEST_THREADS
-from normlab.sim.vectorised import engine
+from normlab.sim.vectorised import engine, races
 
 FULL = 0xFFFFFFFF
 VECTORISED = "the vectorised engine ran"
@@ -158,6 +158,27 @@ def test_threads_may_write_the_same_number_to_one_element():
 def test_blocks_that_read_what_earlier_blocks_wrote_run_one_at_a_time():
     x, out = np.arange(64, dtype=np.float32), np.zeros((6, 64), np.float32)
     assert agree(block_after_block, 5, 64, x, out) == VECTORISED
+
+
+def test_fewer_blocks_run_at_once_where_so_many_access_too_much_to_compare(monkeypatch):
+    @cuda.jit
+    def counted(x, out):
+        i = cuda.grid(1)
+        for k in range(8):
+            out[i] += x[(i + k) % x.size]
+
+    together = []
+    chunk = engine.Machine
+    monkeypatch.setattr(races, "MOST_LOGGED", 2048)
+    monkeypatch.setattr(engine, "LANES", 1024)
+    monkeypatch.setattr(
+        engine, "Machine", lambda launch, first, blocks: together.append(blocks) or chunk(launch, first, blocks)
+    )
+    x = np.arange(512, dtype=np.float32)
+    assert agree(counted, 16, 32, x, np.zeros(512, np.float32)) == VECTORISED
+    assert set(together[-3:]) == {2}  # after 16 and 8
+    monkeypatch.setattr(races, "MOST_LOGGED", 256)
+    assert "too much memory between two barriers" in agree(counted, 16, 32, x, np.zeros(512, np.float32))
 
 
 def test_the_last_block_to_arrive_adds_up_what_the_others_have_left():
