@@ -7,6 +7,7 @@ error, because None stored into an array of floats would be NaN.
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from types import FunctionType
 from typing import Any
 
@@ -53,8 +54,11 @@ class Overloads:
 
 def _is_overloaded(function: FunctionType) -> bool:
     """Return whether Numba, if it is imported, has an overload of a program's function."""
-    for name in REGISTRIES:
-        registry = getattr(sys.modules.get(name), "builtin_registry", None)
-        if any(original is function for original, _ in getattr(registry, "globals", ())):
-            return True
-    return False
+    registries = (getattr(sys.modules.get(name), "builtin_registry", None) for name in REGISTRIES)
+    return any(id(function) in _originals(one, len(one.globals)) for one in registries if one is not None)
+
+
+@cache
+def _originals(registry: Any, count: int) -> frozenset[int]:
+    """Return the identities of what a registry, which keeps it alive, types: `count` functions and modules."""
+    return frozenset(id(original) for original, _ in registry.globals[:count])
