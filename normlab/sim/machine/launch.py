@@ -2,10 +2,12 @@
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 from normlab.sim.language.arrays import adopt
 from normlab.sim.language.errors import SimulationError, own_lines
@@ -27,8 +29,11 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 ENGINES = ("auto", "vectorised", "scheduler")
 FEWEST_THREADS = 12  # of a launch that is worth running all threads at once
 # The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, the blocks of a cluster,
-# whether to insist, the observer → None if the engine has run the launch, else why it has not.
-FirstEngine = Callable[[FunctionType, list, Cuda, FunctionType, int, bool, Observer | None], str | None]
+# whether to insist, the observer, and the arrays that count as never written if the engine is to prove that `sanitize`
+# would find nothing → None if the engine has run the launch, else why it has not.
+FirstEngine = Callable[
+    [FunctionType, list, Cuda, FunctionType, int, bool, Observer | None, Sequence[np.ndarray] | None], str | None
+]
 first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
 
@@ -223,7 +228,7 @@ class Launch:
         if why_not is None:
             cuda, body = self._rewritten()
             insist = first == "vectorised"
-            why_not = first_engines[0](body, adopted, cuda, function, self.cluster, insist, observer)
+            why_not = first_engines[0](body, adopted, cuda, function, self.cluster, insist, observer, None)
             if why_not is None:
                 return None
         if first == "vectorised":
@@ -240,6 +245,19 @@ class Launch:
         )
         cuda.grid_run.run()
         return why_not
+
+    def proved(self, arguments: tuple, uninitialized: Sequence[np.ndarray], engine: str) -> str | None:
+        """Run the kernel if the first engine proves that `sanitize` would find nothing; return None, or why not.
+
+        `uninitialized`: arrays among the arguments that count as never written. `engine`: one of ENGINES.
+        """
+        why_not = self._not_worth_trying(engine)
+        if why_not is not None or self.cluster > 1:
+            return why_not or "`sanitize` has more rules for clusters"
+        adopted = adopt_arguments(self.function, arguments)
+        cuda, body = self._rewritten()
+        insist = engine == "vectorised"
+        return first_engines[0](body, adopted, cuda, self.function, 1, insist, None, uninitialized)
 
     def _rewritten(self, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
         """Return the namespace of one run of the launch, and the kernel rewritten for it."""

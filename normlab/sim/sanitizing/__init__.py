@@ -49,8 +49,8 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.arrays import adopt
-from normlab.sim.language.errors import BarrierError, DeadlockError
-from normlab.sim.machine.launch import Launch, Launchable, adopt_arguments, described
+from normlab.sim.language.errors import BarrierError, DeadlockError, SimulationError
+from normlab.sim.machine.launch import ENGINES, Launch, Launchable, adopt_arguments, described
 from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
 from normlab.sim.sanitizing.inputs import arrays_in, inputs_of
 from normlab.sim.sanitizing.sanitizer import Sanitizer
@@ -64,12 +64,15 @@ def sanitize(
     schedule: str | int = "forward",
     cluster: int = 1,
     check: bool = False,
+    engine: str = "auto",
 ) -> Launchable:
     """Return `kernel` as something to launch under watch: `sanitize(kernel)[grid, block](*arguments)` gives a `Report`.
 
     `kernel`, `schedule`, `cluster`, `check`, the launch configuration and the arguments are those of `simulate`;
-    results are computed in place. `uninitialized`: the array arguments whose contents count as never written, such as
-    an output that was allocated empty; views of an argument's memory are accepted too.
+    results are computed in place. `engine`: "auto" runs a launch in the vectorised engine where that proves that there
+    is nothing to find, some hundred times faster; the others are those of `simulate`, too. `uninitialized`: the array
+    arguments whose contents count as never written, such as an output that was allocated empty; views of an argument's
+    memory are accepted too.
 
     Raises TypeError and ValueError as `simulate` does, TypeError for an `uninitialized` that is no array, ValueError
     for one that is not among the arguments. What the kernel itself raises comes out, with the findings so far in a
@@ -89,7 +92,11 @@ def sanitize(
     'no barrier between the write at line 4 and the read at line 5: put cuda.syncwarp() between them'
     """
     arrays = [*_arrays(uninitialized)]
-    return Launchable("sanitize", kernel, schedule, cluster, lambda launch, given: _watch(launch, given, arrays), check)
+    if engine not in ENGINES:
+        raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
+    return Launchable(
+        "sanitize", kernel, schedule, cluster, lambda launch, given: _watch(launch, given, arrays, engine), check
+    )
 
 
 def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
@@ -106,8 +113,11 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
         yield np.asarray(adopted)
 
 
-def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray]) -> Report:
-    """Run a launch with a Sanitizer as observer, and return its report, also after a deadlock."""
+def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray], engine: str) -> Report:
+    """Run a launch with a Sanitizer as observer, and return its report, also after a deadlock.
+
+    A launch of which the vectorised engine proves that there is nothing to find runs there, many times faster.
+    """
     name = launch.function.__name__
     adopted = adopt_arguments(launch.function, arguments)
     given = [*arrays_in(adopted)]
@@ -118,6 +128,11 @@ def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray]) ->
                 f"uninitialized holds an array of shape {array.shape} and dtype {array.dtype} that is not among the "
                 f"arguments of kernel {name!r}"
             )
+    why_not = launch.proved(arguments, uninitialized, engine)
+    if why_not is None:
+        return Report(name, ())
+    if engine == "vectorised":
+        raise SimulationError(f"the vectorised engine gives up, because {why_not}")
     sanitizer = Sanitizer(uninitialized, inputs_of(launch.function.__code__, adopted, uninitialized))
     try:
         launch.run(arguments, sanitizer)

@@ -14,7 +14,8 @@ How to read the files:
 - `memory`: global, shared and local arrays; `accesses`, `vectors`, `copies` and `atomics` load, store and update.
   `warps` answers shuffles and votes, `calls` says what a call means, `twins` helps an engine's intrinsics.
 - `machine`: a chunk of blocks and the meetings of its threads. `races` proves that the order of threads does not
-  matter; `rounds` tells the scheduler's order where it does, for atomic operations.
+  matter; `rounds` tells the scheduler's order where it does, for atomic operations. `proof` asks for more: that a
+  launch makes none of the mistakes that `sanitize` reports.
 - `engine`: chunk after chunk; and the way back, if something cannot be proven (`refusal`).
 
 What it promises: a launch that it runs to the end leaves the memory that the scheduler would leave, bit for bit, except

@@ -12,6 +12,7 @@ from normlab.sim.vectorised.arithmetic import truth
 from normlab.sim.vectorised.casts import float_to_integer
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array, Record, Records, loaded
+from normlab.sim.vectorised.proof import all_written, not_negative
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
@@ -116,6 +117,9 @@ def place_of(frame: Frame, array: Array, index: Any, based: bool = True) -> Any:
     Not `based`: count from the beginning of the block's or the lane's own array.
     """
     parts = index if type(index) is tuple else (index,)
+    if frame.lanes.machine.launch.proof is not None:
+        for part in parts:
+            not_negative(part)
     total = 0 if isinstance(array.offset, np.ndarray) else array.offset
     varying = []
     for part, extent, stride in zip(parts, array.shape, array.strides, strict=True):
@@ -177,6 +181,7 @@ def inside(part: Any, extent: int) -> Any:
 def load(frame: Frame, array: Array, place: Any) -> Any:
     """Return the elements at `place`: a scalar for an int, one for each lane for an array."""
     held = array.store
+    all_written(held, place)
     if held.accesses is not None:
         held.accesses.read(frame.lanes, place)
     else:
@@ -198,6 +203,8 @@ def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
     if not isinstance(place, np.ndarray) and isinstance(numbers, np.ndarray) and numbers.ndim:
         numbers = numbers[-1]  # all lanes store at one place: equal numbers, or a race
     held.data[place] = numbers
+    if held.written is not None:
+        held.written[place] = held.whole
 
 
 def converted(value: Any, dtype: np.dtype, width: int) -> Any:
@@ -243,5 +250,7 @@ def view_of(frame: Frame, array: Array, index: Any) -> Array:
             strides.append(stride * step)
             offset = offset + begin * stride
         else:
+            if frame.lanes.machine.launch.proof is not None:
+                not_negative(part)
             offset = offset + inside(part, extent) * stride
     return array.viewed(tuple(shape), tuple(strides), offset)

@@ -17,6 +17,7 @@ from normlab.sim.machine.scheduler import TURN
 from normlab.sim.vectorised.accesses import apart, converted, place_of, tell
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.proof import all_written
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.rounds import Moment
 from normlab.sim.vectorised.values import Mixed, collect, scalars, take
@@ -79,6 +80,7 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
     machine, held = frame.lanes.machine, array.store
     place = place_of(frame, array, index)
     places = place if isinstance(place, np.ndarray) else np.full(frame.width, place)
+    all_written(held, place)
     held.before_store(machine)
     if array.seen is not None:
         tell(frame, array, places, "atom")

@@ -13,6 +13,7 @@ from normlab.sim.vectorised.accesses import load
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame, Lanes
 from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.proof import arrived, in_flight
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Vector
 from normlab.sim.vectorised.vectors import places_of, tell_instructions
@@ -62,6 +63,7 @@ def start(frame: Frame, target: Any, target_index: Any, source: Any, source_inde
     numbers = bits.view(target.dtype)
     for column, to in enumerate(targets):
         places = np.broadcast_to(to, frame.width)
+        in_flight(frame.lanes, target.store, places, numbers[:, column])
         copies.waiting.append((ids, copies.committed[ids], target, places, numbers[:, column]))
 
 
@@ -99,6 +101,7 @@ def _arrive(machine: Any, copy: tuple) -> None:
     ids, _, target, places, numbers = copy
     target.store.accesses.written(Lanes(machine, ids), places, numbers)
     target.store.data[places] = numbers
+    arrived(target.store, places)
 
 
 register_lanes(asynchronous.copy_async, start)

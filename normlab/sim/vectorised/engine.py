@@ -5,6 +5,7 @@ prove equal to the scheduler makes it undo the stores; the scheduler then runs t
 come from there, with the thread, the block and the line.
 """
 
+from collections.abc import Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from normlab.sim.machine.observe import Observer
 from normlab.sim.vectorised.machine import Launched, Machine
+from normlab.sim.vectorised.proof import Proof
 from normlab.sim.vectorised.refusal import CrowdedError, NotVectorisedError, OrderError, RestartError, WholeGridError
 from normlab.sim.vectorised.running import bound, invoke, prepared
 
@@ -40,7 +42,7 @@ class Learnt:
         return self.skipped != 0
 
 
-_learnt: dict[int, Learnt] = {}
+_learnt: dict[tuple[int, bool], Learnt] = {}  # by the code's id, and whether a launch was to be proved
 
 
 def attempt(
@@ -51,29 +53,39 @@ def attempt(
     cluster: int = 1,
     insist: bool = False,
     observer: Observer | None = None,
+    uninitialized: Sequence[np.ndarray] | None = None,
 ) -> str | None:
     """Run a launch; return None, or why the scheduler must run it, with all arrays as they were.
 
     `body`: the rewritten kernel; `original`: its own function. `cluster`: blocks in a cluster. `insist`: try even a
     kernel that has failed before.
-    `observer`: is told of all accesses, by its `lanes`.
+    `observer`: is told of all accesses, by its `lanes`. `uninitialized`: arrays that count as never written, to run the
+    launch only if that proves that `sanitize` would find nothing (proof.py); None to prove nothing.
     """
-    learnt = _learnt.setdefault(id(original.__code__), Learnt(original.__code__))
+    key = id(original.__code__), uninitialized is not None
+    learnt = _learnt.setdefault(key, Learnt(original.__code__))
     if not insist and learnt.skips():
         return learnt.why
-    why = _attempts(body, arguments, cuda, cluster, learnt, observer)
+    why = _attempts(body, arguments, cuda, cluster, learnt, observer, uninitialized)
     learnt.refusals = 0 if why is None else learnt.refusals + 1
     learnt.why = f"as before, {why}"
     return why
 
 
 def _attempts(
-    body: FunctionType, arguments: list, cuda: Any, cluster: int, learnt: Learnt, observer: Observer | None
+    body: FunctionType,
+    arguments: list,
+    cuda: Any,
+    cluster: int,
+    learnt: Learnt,
+    observer: Observer | None,
+    uninitialized: Sequence[np.ndarray] | None,
 ) -> str | None:
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
             watch = None if observer is None else observer.lanes(cuda)
-            launch = Launched(cuda, cluster, learnt.recorded, watch)
+            proof = None if uninitialized is None else Proof(uninitialized)
+            launch = Launched(cuda, cluster, learnt.recorded, watch, proof)
             try:
                 _run_chunks(launch, body, arguments, learnt)
                 return None
@@ -82,10 +94,11 @@ def _attempts(
                 learnt.whole |= isinstance(restart, WholeGridError)
             except OrderError as refusal:
                 launch.restore()
+                crowded = isinstance(refusal, CrowdedError)
                 if learnt.whole or _together(launch, learnt) == cluster or launch.threads < FEWEST:
                     learnt.lanes = LANES
                     return _reason(body, refusal)
-                learnt.lanes = learnt.lanes // 4 if isinstance(refusal, CrowdedError) else 1
+                learnt.lanes = learnt.lanes // 4 if crowded else 1
             except NotVectorisedError as refusal:
                 launch.restore()
                 return _reason(body, refusal)

@@ -14,6 +14,7 @@ from normlab.sim.protocols import LaneObserver
 from normlab.sim.vectorised import atomics
 from normlab.sim.vectorised.frames import Frame, Lanes
 from normlab.sim.vectorised.memory import Array, Records, Store, global_array, local_array, seen_as, shared_array
+from normlab.sim.vectorised.proof import Proof, complete
 from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.rounds import Rounds
@@ -27,13 +28,15 @@ MOST_THREADS = 1 << 18  # of a grid whose blocks all run together, because they 
 class Launched:
     """What all chunks of a launch share: its extents, and the arrays of the host that the kernel has met."""
 
-    def __init__(self, cuda: Any, cluster: int, recorded: set, watch: LaneObserver | None):
+    def __init__(
+        self, cuda: Any, cluster: int, recorded: set, watch: LaneObserver | None = None, proof: Proof | None = None
+    ):
         """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows.
 
         `cluster`: so many blocks, neighbours along x, make a cluster. `watch`: is told of every access and every
-        meeting.
+        meeting. `proof`: what is to be proved of the launch, if anything is.
         """
-        self.cuda, self.cluster, self.recorded, self.watch = cuda, cluster, recorded, watch
+        self.cuda, self.cluster, self.recorded, self.watch, self.proof = cuda, cluster, recorded, watch, proof
         grid, block = self.grid, self.block = cuda.gridDim, cuda.blockDim
         self.told = 0  # events that `watch` was told of
         self.threads, self.blocks = block.x * block.y * block.z, grid.x * grid.y * grid.z
@@ -56,6 +59,8 @@ class Launched:
                 held, own = other.store.data, made.store.data
                 if (held.dtype, held.size, _address(held)) == (own.dtype, own.size, _address(own)):
                     made.store = other.store
+            if self.proof is not None and made.store.written is None:
+                self.proof.adopted(made.store)
             self.arrays[place] = made
             self._kept.append(array)
         return self.arrays[place]
@@ -134,8 +139,9 @@ class Machine:
         self.copies: Any = None  # asynchronous ones (copies.py)
         self._shared: dict[Any, Array] = {}
         self._dynamic: dict[np.dtype, Array] = {}
-        self._memory: Any = None  # the dynamic shared memory of all blocks, and its log
+        self._memory: Any = None  # the dynamic shared memory of all blocks, its log, and which bytes have been written
         self._whole: Any = None
+        self._written: Any = None
         self._recorded: list[Accesses] = []
         for array in launch.arrays.values():
             array.store.accesses, array.store.was_read = None, False
@@ -179,6 +185,8 @@ class Machine:
         if site not in self._shared:
             made = self._shared[site] = shared_array(self.blocks, shape, dtype, alignment)
             self.record(made.store)
+            if self.launch.proof is not None:
+                made.store.is_empty()
         return self._shared[site]
 
     def static_bytes(self) -> int:
@@ -192,17 +200,23 @@ class Machine:
                 self._memory = np.full(self.blocks * (-(-size // 16) * 16), fill, np.uint8)
                 self._whole = Accesses(self, self._memory, False)
                 self._recorded.append(self._whole)
+                self._written = np.zeros(len(self._memory), np.uint8)
             whole = self._whole
             if dtype.itemsize < whole.unit:
                 whole.count_in(dtype.itemsize)
             made = seen_as(self._memory, dtype, size, self.blocks)
             made.store.accesses = Window(whole, dtype.itemsize)
+            if self.launch.proof is not None:
+                made.store.is_empty(self._written)
             self._dynamic[dtype] = made
         return self._dynamic[dtype]
 
     def local(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """Return a new local array of every lane."""
-        return local_array(self.size, shape, dtype)
+        made = local_array(self.size, shape, dtype)
+        if self.launch.proof is not None:
+            made.store.is_empty()
+        return made
 
     def overlapping(self, store: Store) -> bool:
         """Return whether another array shares memory with this one."""
@@ -238,6 +252,7 @@ class Machine:
         """Let the lanes meet at their blocks' barriers; raises NotVectorisedError unless all live threads are here."""
         lanes = frame.lanes
         self.all_of(self.block_of, lanes, "only some threads of a block come to a barrier together")
+        complete(self, lanes.ids)
         if self.launch.watch is not None:
             self.launch.watch.barrier(frame)
             self.launch.told += 1
@@ -293,6 +308,7 @@ class Machine:
         if self.launch.watch is not None:
             self.launch.watch.grid_sync(frame)
             self.launch.told += 1
+        complete(self, frame.lanes.ids)
         self.rounds.barrier(frame.lanes.ids)
         self._compare_blocks()
 

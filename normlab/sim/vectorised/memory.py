@@ -35,9 +35,10 @@ class Store:
     """One piece of memory. `backup`: the host's array and a copy of it, made before the first store.
 
     `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
+    `written`: which elements have been written, `whole` for each that has; None if nobody asks (proof.py).
     """
 
-    __slots__ = ("accesses", "backup", "data", "key", "original", "records", "space", "was_read")
+    __slots__ = ("accesses", "backup", "data", "key", "original", "records", "space", "was_read", "whole", "written")
 
     def __init__(self, data: np.ndarray, space: str, original: np.ndarray | None = None, key: Any = None):
         """Hold the flat array `data`, of "global", "shared" or "local" memory."""
@@ -45,6 +46,8 @@ class Store:
         self.backup: np.ndarray | None = None
         self.accesses: Any = None
         self.was_read = False
+        self.written: np.ndarray | None = None
+        self.whole: Any = 1
         self.records: Any = None  # of a field of an array of records: the array's memory, which it shares with others
 
     def before_store(self, machine: Any) -> None:
@@ -58,10 +61,18 @@ class Store:
             if self.accesses is None:
                 if self.key not in machine.launch.recorded:
                     machine.record_loads_of(self.key)
-                    if self.was_read:
+                    if self.was_read or machine.launch.proof is not None:  # an earlier chunk may have read it
                         raise RestartError
                 machine.record(self)
             self.backup = self.original.copy()
+
+    def is_empty(self, written: np.ndarray | None = None) -> None:
+        """Begin to note which elements are written. `written`: a byte for each byte of memory that others see, too."""
+        if written is None:
+            self.written = np.zeros(len(self.data), np.uint8)
+            return
+        self.written = written.view(f"u{self.data.itemsize}")
+        self.whole = np.full(self.data.itemsize, 1, np.uint8).view(self.written.dtype)[0]
 
     def restore(self) -> None:
         """Undo all stores."""

@@ -197,6 +197,8 @@ class Accesses:
         self.meet("cluster" if machine.launch.cluster > 1 else "block", None)
         if machine.blocks > machine.launch.cluster and self.everywhere:
             self.compare(self.chunk, machine.block_of // machine.launch.cluster)
+        if self.everywhere and machine.launch.proof is not None:
+            machine.launch.proof.compare_blocks(self, machine)
         self.chunk = Log()
 
     def compare(self, log: Log, owners: np.ndarray | None) -> None:
@@ -216,6 +218,8 @@ class Accesses:
             marks[places] = who
             several = marks[places] != who
             if several.any():
+                if self.machine.launch.proof is not None:
+                    raise OrderError("threads write to the same element between two barriers")
                 self._same_numbers(log.writes, places, several)
                 marks[places[several]] = MANY
             for places, who in touched:

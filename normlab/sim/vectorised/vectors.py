@@ -19,6 +19,7 @@ from normlab.sim.vectorised.accesses import inside, load, load_item, place_of, s
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.proof import not_negative
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Mixed, Vector
 
@@ -42,12 +43,6 @@ def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
     _aligned(frame, array, index, width)
     first = place_of(frame, array, index)
     return [first + position * array.strides[-1] for position in range(width)]
-
-
-def not_negative(part: Any) -> None:
-    """Raise NotVectorisedError for an index that is negative in a lane."""
-    if (type(part) is Vector and int(part.data.min()) < 0) or (type(part) is not Vector and int(part) < 0):
-        raise NotVectorisedError("a vector access has a negative index")
 
 
 def _aligned(frame: Frame, array: Array, index: Any, width: int) -> None:
@@ -134,4 +129,4 @@ register_lanes(read_vector_into, elements_into)
 register_lanes(write_vector, elements_to)
 register_lanes(write_vector_from, elements_out_of)
 
-__all__ = ["elements_from", "elements_into", "elements_out_of", "elements_to", "flattened", "not_negative"]
+__all__ = ["elements_from", "elements_into", "elements_out_of", "elements_to", "flattened"]

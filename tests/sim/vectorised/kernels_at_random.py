@@ -1,10 +1,11 @@
 """Write kernels at random, and compare what both engines make of them, bit for bit.
 
-    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces]
+    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces] [--sanitize]
 
 does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ.
 --strict: errors of the vectorised engine itself come out; --check: variables have the compiler's types; --traces: the
-engines also make the same traces. The kernels have nested loops, divergence, break, continue and return, shared,
+engines also make the same traces; --sanitize: the scheduler finds nothing where the other engine has proved that there
+is nothing to find. The kernels have nested loops, divergence, break, continue and return, shared,
 dynamic and local memory, barriers (in branches that whole blocks take, too) and grid syncs, shuffles, votes and matches
 of whole warps and of halves, atomics, device functions, tuples and numbers of several types; some have races, on
 purpose.
@@ -20,7 +21,7 @@ import numpy as np
 from numba import cuda
 from sim.vectorised.traces import VECTORISED, lines_of, traced
 
-from normlab.sim import simulate
+from normlab.sim import SimulationError, sanitize, simulate
 from normlab.sim.vectorised import engine
 
 _numbers = count()
@@ -396,11 +397,35 @@ def differ(seed, check=False, traces=False):
     return None if one == other else (source, configuration, one, other), said
 
 
+def disprove(seed):
+    """Return what the scheduler finds in a seed's kernel in which the other engine has proved that nothing is wrong.
+
+    And whether there was a proof. Every other kernel runs in chunks of a block or two.
+    """
+    kernel, configuration, source = made(seed)
+    blocks, (columns, rows), *_ = configuration
+    proved, watched = (arguments(seed, blocks * columns * rows) for _ in range(2))
+    lanes, engine.LANES = engine.LANES, columns * rows if seed % 2 else engine.LANES
+    try:
+        sanitize(kernel, [proved[6]], engine="vectorised")[configuration](*proved)
+    except SimulationError:
+        return None, False
+    finally:
+        engine.LANES = lanes
+    report = sanitize(kernel, [watched[6]], engine="scheduler")[configuration](*watched)
+    results, others = ([bits_of(one) for one in given if isinstance(one, np.ndarray)] for given in (proved, watched))
+    return None if not report.findings and results == others else (source, configuration, str(report), ""), True
+
+
 def main(seconds, first=0):
     """Compare kernels for so many seconds; stop at the first on which the engines differ."""
     end, seed, ran, why = time.monotonic() + seconds, first, 0, {}
     while time.monotonic() < end:
-        found, said = differ(seed, "--check" in sys.argv, "--traces" in sys.argv)
+        if "--sanitize" in sys.argv:
+            found, proved = disprove(seed)
+            said = VECTORISED if proved else "the scheduler ran"
+        else:
+            found, said = differ(seed, "--check" in sys.argv, "--traces" in sys.argv)
         if found:
             print(f"seed {seed}: the engines differ\n{found[0]}\n{found[1]}\n{found[2]!r:.600}\n{found[3]!r:.600}")
             return 1

@@ -1,8 +1,9 @@
 """Measure the vectorised engine against the scheduler, and against Numba's own simulator where that runs the kernel.
 
-    python -m sim.vectorised.speed [scale]
+    python -m sim.vectorised.speed [scale] [--sanitize]
 
-prints a table (with `tests` on the path): seconds of CPU time, the best of three launches.
+prints a table (with `tests` on the path): seconds of CPU time, the best of three launches. --sanitize: of `sanitize`
+with a proof, against `sanitize` with the scheduler.
 """
 
 import json
@@ -151,9 +152,9 @@ def measured(which, scale, times=3):
                 if which == "numba":
                     kernel[configuration](*given)
                 else:
-                    from normlab.sim import simulate
+                    from normlab.sim import sanitize, simulate
 
-                    simulate(kernel, engine=which)[configuration](*given)
+                    (sanitize if "--sanitize" in sys.argv else simulate)(kernel, engine=which)[configuration](*given)
                 took = time.process_time() - start
             except Exception:  # Numba's simulator has no laneid and no shuffles
                 break
