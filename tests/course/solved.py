@@ -1,4 +1,4 @@
-"""Right solutions, whole files; and galleries of wrong ones and of other right ones, a file for each exercise.
+"""Galleries of wrong solutions and of other right ones, a file for each exercise.
 
 A gallery is a text of changes to the reference solution, whose comments are left out. For each answer it has
 
@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.course import catalogue, given, reference
+from normlab.course import catalogue, reference
 from normlab.course.exercise import Exercise
 
 HERE = Path(__file__).parent
-SOLUTIONS = sorted(reference.FOLDER.glob("*.py"))
 COMMENTS = re.compile(r"^ *#.*\n|  # .*$", re.MULTILINE)
 MARKS = re.compile(r"^ *# Your line.*\n", re.MULTILINE)
 
@@ -70,7 +69,7 @@ def _changed(number: str, hunks: list[list[str]], where: str) -> str:
         for mark, hunk in reversed([*zip(MARKS.finditer(text), inside, strict=False)]):
             text = text[: mark.end()] + _side(hunk, "+") + text[mark.end() :]
     else:
-        text = COMMENTS.sub("", reference.path(number).read_text())
+        text = COMMENTS.sub("", reference.source(number))
         for hunk in inside:
             old = "\n" + _side(hunk, "- ")
             assert text.count(old) == 1, f"{where}: {old!r} stands {text.count(old)} times in the reference solution"
@@ -88,33 +87,9 @@ def _side(hunk: list[str], signs: str) -> str:
 def _file(path: Path) -> Given:
     number = catalogue.number_of(path.parent.name)
     kind, _, reason = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(":")
-    return Given(number, path.stem, written(number, path.read_text()), kind, reason.partition("Says:")[2].strip())
-
-
-def written(number: str, text: str) -> str:
-    """Return an exercise's file with the functions of `text`."""
-    source = catalogue.skeleton(number)
-    for node in ast.parse(text).body:
-        if given.is_text(node):
-            continue
-        lines = text.splitlines()[: node.end_lineno]
-        if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in source:
-            source = _with_body(source, node.name, lines[node.body[0].lineno - 1 :])
-        else:
-            decorators = getattr(node, "decorator_list", [])
-            lines = lines[min([node.lineno, *(one.lineno for one in decorators)]) - 1 :]
-            before, first, after = source.partition("\n\n\n@cuda.jit")
-            source = before + "\n" + "\n".join(lines) + first + after
-    return source
-
-
-def _with_body(source: str, name: str, body: list[str]) -> str:
-    """Put `body` behind the docstring of the function `name`."""
-    (function,) = (n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name)
-    lines = source.splitlines()
-    ends = [n.lineno - 1 for n in ast.parse(source).body if n.lineno > function.lineno] + [len(lines) + 3]
-    ends = [end - 1 if end <= len(lines) and lines[end - 1].startswith("@") else end for end in ends]
-    return "\n".join([*lines[: function.body[0].end_lineno], *body, "", "", *lines[ends[0] :]]) + "\n"
+    return Given(
+        number, path.stem, reference.filled(number, path.read_text()), kind, reason.partition("Says:")[2].strip()
+    )
 
 
 def thin_out(monkeypatch, every: dict[int, int]) -> None:
