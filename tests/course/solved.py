@@ -10,6 +10,8 @@ A gallery is a text of changes to the reference solution, whose comments are lef
 An answer of added lines only has nothing of the reference solution: its lines stand at the exercise's marked places,
 one after another. Lines that begin without a space, such as a device function, stand above the first kernel.
 
+The solutions that `normlab course check` shows after an exercise is solved are among the other right ones.
+
 A folder of an exercise's name has files with the exercise's functions, each written anew as a whole. The docstring
 begins with the kind of failure, and may end with `Says:` and the words.
 """
@@ -20,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.course import catalogue, reference
+from normlab.course import catalogue, discussion, reference
 from normlab.course.exercise import Exercise
 
 HERE = Path(__file__).parent
@@ -98,5 +100,12 @@ def thin_out(monkeypatch, every: dict[int, int]) -> None:
     monkeypatch.setattr(Exercise, "draws", lambda exercise, seed, count: draws(exercise, seed, count)[:: every[seed]])
 
 
-OTHERS = read(HERE / "other")
+OTHERS = [
+    *read(HERE / "other"),
+    *(
+        Given(number, way.title, reference.filled(number, way.code), "", "")
+        for number in catalogue.FILES
+        for way in discussion.ways(number)[1:]
+    ),
+]
 WRONG = read(HERE / "wrong")
