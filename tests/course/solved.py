@@ -11,12 +11,8 @@ An answer of added lines only has nothing of the reference solution: its lines s
 one after another. Lines that begin without a space, such as a device function, stand above the first kernel.
 
 The solutions that `normlab course check` shows after an exercise is solved are among the other right ones.
-
-A folder of an exercise's name has files with the exercise's functions, each written anew as a whole. The docstring
-begins with the kind of failure, and may end with `Says:` and the words.
 """
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,9 +42,8 @@ class Given:
 
 
 def read(folder: Path) -> list[Given]:
-    """Read all galleries and all files of a folder."""
-    galleries = (one for path in sorted(folder.glob("*.diff")) for one in _gallery(path))
-    return [*galleries, *map(_file, sorted(folder.glob("*/*.py")))]
+    """Read all galleries of a folder."""
+    return [one for path in sorted(folder.glob("*.diff")) for one in _gallery(path)]
 
 
 def _gallery(path: Path) -> Iterator[Given]:
@@ -84,14 +79,6 @@ def _changed(number: str, hunks: list[list[str]], where: str) -> str:
 
 def _side(hunk: list[str], signs: str) -> str:
     return "".join(f"{line[1:]}\n" for line in hunk if line[0] in signs)
-
-
-def _file(path: Path) -> Given:
-    number = catalogue.number_of(path.parent.name)
-    kind, _, reason = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(":")
-    return Given(
-        number, path.stem, reference.filled(number, path.read_text()), kind, reason.partition("Says:")[2].strip()
-    )
 
 
 def thin_out(monkeypatch, every: dict[int, int]) -> None:
