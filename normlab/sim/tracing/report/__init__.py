@@ -95,7 +95,7 @@ def page(trace: TraceData) -> str:
 
 
 def _cost(metrics: dict[str, float]) -> dict[str, int]:
-    """Return the numbers that stand beside a line."""
+    """Return the numbers that stand beside a line, one for each of COLUMNS, from the line's metrics."""
     return {
         name: int(sum(value for metric, value in metrics.items() if any(part in metric for part in column.parts)))
         for name, column in COLUMNS.items()
@@ -115,10 +115,10 @@ def _requests(trace: TraceData, line: Line) -> list[list[Request]]:
 
 
 def _request(request: Request) -> dict[str, Any]:
-    """Return a request's map for page.js."""
-    shared: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
+    """Return a request's map for page.js: of banks for shared memory, of sectors for any other."""
+    words: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
     seen = bank_map(request) if request.space == "shared" else sector_map(request)
-    return shared | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
+    return words | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
 
 
 def _heats(trace: TraceData) -> list[dict[str, Any]]:
@@ -130,13 +130,13 @@ def _heats(trace: TraceData) -> list[dict[str, Any]]:
                 seen = heat_grid(heat, operation, blocks=trace.blocks)
                 # JSON has no NaN, and three digits are more than a colour shows.
                 cells = [[None if isnan(cell) else float(f"{cell:.3g}") for cell in row] for row in seen.cells]
-                words = {"subject": seen.subject, "numbers": seen.numbers, "binning": seen.binning}
+                words = {"numbers": seen.numbers, "binning": seen.binning}  # properties, which `asdict` leaves out
                 found.append(asdict(seen) | words | {"cells": cells})
     return found
 
 
 def _tree(trace: TraceData) -> dict[str, Any] | None:
-    """Return the arrows of the first block, at most the first MOST_ARROWS."""
+    """Return how values went from thread to thread in the first block: at most MOST_ARROWS arrows, the earliest."""
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)
