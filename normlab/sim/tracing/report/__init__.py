@@ -18,6 +18,7 @@ from normlab.sim.tracing.pictures.grid import heat_grid
 from normlab.sim.tracing.pictures.maps import bank_map, sector_map
 from normlab.sim.tracing.pictures.words import count, maker, subject
 from normlab.sim.tracing.report.listing import sections
+from normlab.sim.tracing.report.template import page_template
 from normlab.sim.tracing.request import Request
 from normlab.sim.tracing.tables import title
 
@@ -58,21 +59,11 @@ def write(trace: TraceData, path: Path) -> Path:
 
 def page(trace: TraceData) -> str:
     """Return the page's HTML."""
-    # Imported here: a trace that is only printed needs no template engine.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    templates = Environment(
-        loader=PackageLoader("normlab.sim.tracing", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     costs = {row.line: _cost(row.metrics) for row in trace.by_line()}
     requests = {row.line: _requests(trace, row.line) for row in trace.by_line()}
     every = [request for groups in requests.values() for group in groups for request in group]
     places = {id(request): place for place, request in enumerate(every)}
-    return templates.get_template("page.html.j2").render(
+    return page_template(Path(__file__).parent).render(
         trace=trace,
         title=title(trace),
         sections=sections(trace.file, trace.first_line, (row.line for row in trace.by_line())),
