@@ -8,7 +8,7 @@ from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.machine.observe import Observer
 from normlab.sim.machine.observed import Buffer, ObservedArray, offset_of
 
-MOST = 100_000  # accesses that are recorded; the pictures are of small inputs
+MOST = 100_000  # accesses that are recorded; pictures are drawn of small inputs
 
 
 class Accesses(Observer):
@@ -20,11 +20,11 @@ class Accesses(Observer):
         self.names: dict[tuple[str, str], int] = {}  # space and name of an array → its number
         self.shapes: list[tuple[int, ...]] = []
         self.threads: dict[Any, int] = {}  # thread → its number
-        self.phases: dict[Any, int] = {}  # thread → barriers that it has passed
+        self.phases: dict[Any, int] = {}  # thread → how many of its block's barriers it has passed
         self.events: list[tuple[str, int, int, int, int]] = []  # operation, array, element, thread, phase
 
     def add(self, buffer: Buffer) -> None:
-        """Number an array."""
+        """Give an array of global or shared memory its number."""
         if buffer.space != "local" and (buffer.space, buffer.name) not in self.names:
             self.names[buffer.space, buffer.name] = len(self.names)
             self.shapes.append(buffer.array.shape)
@@ -32,7 +32,7 @@ class Accesses(Observer):
     def read(self, array: ObservedArray, key: Any) -> Any:
         """Load, and record it."""
         value = super().read(array, key)
-        if not isinstance(value, ObservedArray):  # a view is no access
+        if not isinstance(value, ObservedArray):  # a slice loads nothing yet
             self._note("read", array, key, 1)
         return value
 
@@ -53,7 +53,7 @@ class Accesses(Observer):
         self._note("write", array, key, len(values))
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
-        """Do the atomic operation, and record it as a write."""
+        """Record a write, and return where the running thread does its atomic operation."""
         self._note("write", array, key, 1)
         return super().atomic(array, key)
 
@@ -69,9 +69,11 @@ class Accesses(Observer):
                 self.threads[thread] = len(self.threads)
 
     def _note(self, operation: str, array: ObservedArray, key: Any, width: int) -> None:
-        buffer, offset = array.buffer, offset_of(array, key)
+        """Append an event for each of `width` neighbouring elements that begin at array[key]."""
+        buffer, offset = array.buffer, offset_of(array, key)  # offset in bytes; None for a key that is no element
         if offset is None or buffer.space == "local" or len(self.events) >= MOST:
             return
+        # `array` may be a slice of the buffer: elements are numbered in the buffer, so that all slices agree.
         first = (array.address + offset - buffer.address) // array.itemsize
         thread = self.cuda.current
         number = self.names[buffer.space, buffer.name]
@@ -101,4 +103,4 @@ def accesses(kernel: Any) -> Launchable:
             stopped = f"{type(error).__name__}: {error}"
         return recorder.as_dict() | {"stopped": stopped}
 
-    return Launchable("accesses", kernel, "forward", 1, start)
+    return Launchable("accesses", kernel, schedule="forward", cluster=1, start=start)

@@ -1,10 +1,9 @@
 """Tell a student who has solved an exercise where they stand, what comes next, and how else it can be solved.
 
-Beside each reference solution `solutions/NN_name.py` lies `solutions/NN_name.md`: a paragraph that discusses the
-solution, and under headings other good ones, each with a sentence and its functions.
+`solutions/NN_name.md` begins with a paragraph about the reference solution and the functions of that solution. Under
+headings follow other good solutions, each with a sentence and its functions.
 """
 
-import ast
 import re
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from normlab.course import catalogue, reference
 from normlab.course.failure import Spent
 
 WAY = re.compile(r"(?ms)^## (?P<title>.+?)\n\n(?P<text>.+?)\n\n```python\n(?P<code>.+?)\n```\n")
-MARKED = re.compile(r"(?m)^ *# Your line.*\n")
 
 
 class Way(NamedTuple):
@@ -25,41 +23,13 @@ class Way(NamedTuple):
 
 def ways(number: str) -> list[Way]:
     """Return the reference solution, discussed, and then the other good solutions that there are."""
-    told = reference.path(number).with_suffix(".md").read_text(encoding="utf-8")
-    first = Way("One way to write it", _flowing(told.partition("\n## ")[0]), _written(number))
-    others = [Way(found["title"], _flowing(found["text"]), found["code"]) for found in WAY.finditer(told)]
-    return [first, *others]
+    told = f"## One way to write it\n\n{reference.discussion(number)}"
+    return [Way(found["title"], _flowing(found["text"]), found["code"]) for found in WAY.finditer(told)]
 
 
 def _flowing(text: str) -> str:
     """Return a text without its line ends, which a terminal or a page makes anew."""
     return " ".join(text.split())
-
-
-def _written(number: str) -> str:
-    """Return the functions of the reference solution that have places to write in."""
-    source, skeleton = reference.path(number).read_text(encoding="utf-8"), catalogue.skeleton(number)
-    lines, given = source.splitlines(keepends=True), skeleton.splitlines(keepends=True)
-    to_write = {
-        node.name
-        for node in ast.parse(skeleton).body
-        if isinstance(node, ast.FunctionDef) and MARKED.search("".join(given[node.lineno : _end(node, given)]))
-    }
-    parts = []
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name in to_write:
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            text = "".join([*lines[first - 1 : node.lineno], *lines[node.body[0].end_lineno : node.end_lineno]])
-            parts.append(MARKED.sub("", text).rstrip())
-    return "\n\n\n".join(parts)
-
-
-def _end(node: ast.FunctionDef, lines: list[str]) -> int:
-    """Return the number of a function's last line, with the comments that follow its last statement."""
-    end = node.end_lineno or node.lineno
-    while end < len(lines) and lines[end].startswith("    "):
-        end += 1
-    return end
 
 
 def standing(spent: tuple[Spent, ...]) -> str:

@@ -12,6 +12,7 @@ from normlab.course import catalogue, overview
 from normlab.course.failure import told
 from normlab.course.overview import STATES, Student
 from normlab.course.ranking import METRICS
+from normlab.sim.tracing.report.template import page_template
 
 FOLDER = Path(__file__).parent / "class_page"
 SHOWN = 40  # mistakes that the page lists; each student's feedback has the others
@@ -19,20 +20,11 @@ SHOWN = 40  # mistakes that the page lists; each student's feedback has the othe
 
 def page(graded: list[Student], seed: int, ranked: bool) -> str:
     """Return the page's HTML."""
-    # Imported here: a class that is only printed needs no template engine.
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup  # imported here: a class that is only printed needs no template engine
 
-    templates = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     mistakes = overview.mistakes(graded)
-    return templates.get_template("page.html.j2").render(
+    return page_template(FOLDER).render(
         style=Markup(style),
         script=Markup(script),
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),

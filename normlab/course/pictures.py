@@ -211,16 +211,16 @@ def _act(axes: "Axes", phase: int, column: int, acts: list[tuple[str, int]], hel
 # --- how often, and with what result ---------------------------------------------------------------------------------
 
 
-def loads(array: str, launch: int = 0) -> Draw:
-    """Return a picture of how often each element of a matrix in global memory is loaded."""
-    return partial(_loads, array=array, launch=launch)
+def loads(array: str) -> Draw:
+    """Return a picture of how often the first launch loads each element of a matrix in global memory."""
+    return partial(_loads, array=array)
 
 
-def _loads(seen: Seen, array: str, launch: int) -> "Figure":
+def _loads(seen: Seen, array: str) -> "Figure":
     from matplotlib.figure import Figure
 
     shape = seen.arrays[array].shape
-    times = {element: len(who) for element, who in _threads_of(seen.launches[launch], array, "read").items()}
+    times = {element: len(who) for element, who in _threads_of(seen.launches[0], array, "read").items()}
     figure = Figure(figsize=(1.6 + 0.36 * shape[1], 1.5 + 0.36 * shape[0]), layout="constrained")
     axes = figure.subplots()
     most = max(times.values(), default=1)

@@ -105,10 +105,10 @@ def prepare_for_a_class() -> None:
 
 @contextmanager
 def _isolated(folder: Path) -> Iterator[None]:
-    """Start processes here that import nothing from the current folder or from a student's.
+    """Keep new processes from importing the current folder, `folder` and the running program, inside a `with` block.
 
-    A file such as numbers.py or copy.py there would stand in for Python's own module. normlab's own folder stays.
-    Nor do they import the program that runs here: a script that checks a kernel would check it again in its process.
+    A student's file such as numbers.py or copy.py would stand in for Python's own module. normlab's own folder stays.
+    multiprocessing would import the program that runs here, and a script that checks a kernel would check it again.
     """
     with _STARTING_OR_ENDING:
         strangers = {Path.cwd(), folder.resolve()} - {Path(normlab.__file__).resolve().parents[1]}
@@ -143,11 +143,11 @@ class Solution:
     def __init__(self, source: str, file: str, limits: Limits = NORMAL):
         """Start the process and load `source`; errors name it `file`.
 
-        An empty source is loaded first. So the patience for the student's file does not include the process's start.
+        An empty source is loaded first, so that a slow start of the process does not count against the student's file.
         """
         self._patience = limits.patience
         self.printed = ""
-        self._here, there = _context().Pipe()
+        self._here, there = _context().Pipe()  # the grader's end, and the process's
         given = there, limits.seconds, limits.altogether, limits.memory
         self._process = _context().Process(target=worker.serve, args=given, daemon=True)  # type: ignore[attr-defined]
         with _isolated(Path(file).parent):
@@ -242,7 +242,7 @@ class Solution:
             timer.cancel()
 
     def _how(self) -> str:
-        """Return the process's exit code or signal as text for a message, or "" if it has not ended after 1 s."""
+        """Return how the process has ended, its exit code or signal, as text; "" if it has not ended after 1 s."""
         with _STARTING_OR_ENDING:
             self._process.join(1)
             code = self._process.exitcode

@@ -1,20 +1,64 @@
-"""Run the reference solutions, whose costs other solutions are compared with."""
+"""Read the reference solutions, and run them, because the costs of other solutions are compared with theirs.
 
+`solutions/NN_name.md` discusses a reference solution. Its first code holds the functions that the exercise leaves to
+the student, without their docstrings.
+"""
+
+import ast
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from normlab.course import catalogue
+from normlab.course import catalogue, given
 from normlab.course.exercise import Drawn
 from normlab.course.process import Solution
 
 FOLDER = Path(__file__).parent / "solutions"
 
 
-def path(number: str) -> Path:
-    """Return the path of an exercise's reference solution."""
-    return FOLDER / catalogue.file(number).relative_to(catalogue.FOLDER)
+CODE = re.compile(r"(?ms)^```python\n(.+?\n)```$")
+
+
+def discussion(number: str) -> str:
+    """Return the text that discusses an exercise's reference solution and has its code."""
+    file = FOLDER / catalogue.file(number).relative_to(catalogue.FOLDER).with_suffix(".md")
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def source(number: str) -> str:
+    """Return an exercise's file with the functions of the reference solution."""
+    return filled(number, CODE.findall(discussion(number))[0])
+
+
+def filled(number: str, code: str) -> str:
+    """Return an exercise's file with the functions of `code` in place of its own, whose docstrings stay.
+
+    Whatever else is in `code`, such as a device function with a new name, stands above the first kernel.
+    """
+    text, lines = catalogue.skeleton(number), code.splitlines()
+    for node in ast.parse(code).body:
+        if given.is_text(node):
+            continue
+        if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in text:
+            text = _with_body(text, node.name, lines[node.body[0].lineno - 1 : node.end_lineno])
+        else:
+            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+            above, kernel, below = text.partition("\n\n\n@cuda.jit")
+            text = "\n".join([above, *lines[first - 1 : node.end_lineno]]) + kernel + below
+    return text
+
+
+def _with_body(text: str, name: str, body: list[str]) -> str:
+    """Return a file with `body` after the docstring of the function `name`."""
+    (function,) = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    lines = text.splitlines()
+    end = first = function.body[0].end_lineno or function.lineno
+    while end < len(lines) and lines[end].startswith("    "):
+        end += 1  # a comment is no statement: the mark of the student's place is below the function's last line
+    return "\n".join([*lines[:first], *body, *lines[end:]]) + "\n"
 
 
 def costs(number: str, draws: Iterable[Drawn]) -> list[list[dict[str, Any]]]:
@@ -24,7 +68,7 @@ def costs(number: str, draws: Iterable[Drawn]) -> list[list[dict[str, Any]]]:
 
 @cache  # a class is graded on the same inputs
 def _costs(number: str, draws: tuple[tuple, ...]) -> list[list[dict[str, Any]]]:
-    exercise, file = catalogue.exercise(number), path(number)
-    with Solution(file.read_text(encoding="utf-8"), str(file)) as solution:
+    exercise = catalogue.exercise(number)
+    with Solution(source(number), str(catalogue.file(number))) as solution:
         cases = [exercise.make(Drawn(dict(sizes), kind, seed)) for *sizes, kind, seed in draws]
         return [solution.run(case, "costs").observed["costs"] for case in cases]

@@ -15,7 +15,7 @@ def compile_references() -> None:
     """Compile the reference solution of each exercise, and keep the stages that it calls."""
     for number in catalogue.FILES:
         names: dict = {}
-        exec(compile(reference.path(number).read_text(encoding="utf-8"), f"<{number}>", "exec"), names)
+        exec(compile(reference.source(number), f"<{number}>", "exec"), names)
         exercise = catalogue.exercise(number)
         case = exercise.make(exercise.example_case)
         for launch in case.launches:

@@ -26,7 +26,7 @@ class MergedMoments(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A part's moments, and bounds on the errors of those that a kernel holds. size: the exact count."""
+    """A part's exact moments, and bounds on the errors of the moments that a kernel holds. size: the exact count."""
 
     size: int
     mean: ExtendedArray
@@ -55,7 +55,8 @@ def merged_moments_bound(
 ) -> MergedMoments:
     """Return bounds on |kernel - merged_moments(…)|, given bounds on the errors of the parts that the kernel merges."""
     whole = tree(_known(counts, means, m2s, mean_errors, m2_errors), partial(merge, arithmetic=arithmetic))
-    widened = 1 + 2.0**-40  # for rounding the bound itself
+    widened = 1 + 2.0**-40  # the bound is computed in floating point, too
+    # The truth is rounded to float64 before a kernel is compared with it: half an ulp is at most 2⁻⁵³ of the value.
     return MergedMoments(
         whole.mean_error.astype(np.float64) * widened + np.abs(whole.mean).astype(np.float64) * 2.0**-53,
         whole.m2_error.astype(np.float64) * widened + whole.m2.astype(np.float64) * 2.0**-53,
@@ -63,7 +64,7 @@ def merged_moments_bound(
 
 
 def tree(parts: Sequence[Part], pair: Callable[[Part, Part], Part]) -> Part:
-    """Return what a tree of neighbours makes of at least one part.
+    """Merge parts pairwise, neighbour with neighbour, until one is left, and return it; there is at least one part.
 
     >>> tree(["a", "b", "c", "d", "e"], lambda left, right: f"({left}{right})")
     '(((ab)(cd))e)'
@@ -75,7 +76,7 @@ def tree(parts: Sequence[Part], pair: Callable[[Part, Part], Part]) -> Part:
 
 
 def merge_exactly(a: Known, b: Known) -> Known:
-    """Return the moments of both parts; errors stay 0."""
+    """Return the moments of the union of two parts by Chan's formula; the errors of the result are 0."""
     size = a.size + b.size
     share = extended(b.size) / max(1, size)
     delta = b.mean - a.mean
@@ -84,16 +85,19 @@ def merge_exactly(a: Known, b: Known) -> Known:
 
 
 def merge(a: Known, b: Known, arithmetic: Arithmetic) -> Known:
-    """Return the moments of both parts with bounds on what a kernel holds after one of Chan's merges.
+    """Return the moments of the union of two parts, with bounds on the errors of what a kernel's merge holds.
 
-    The kernel holds, with s = n_b / n and w = n_a n_b / n,
-        mean^ = m̂_a + (m̂_b - m̂_a) s            m2^ = q̂_a + q̂_b + δ^ (δ^ (n_a s)),   δ = m_b - m_a
-    Mean: with exact arithmetic the errors e_a and e_b of the parts count by 1 - s and s. The difference, s and their
-    product round once each, and so does the addition:
-        |mean^ - mean| <= (1 - s) e_a + s e_b + γ_3 s (|δ| + e_a + e_b), and u (|mean| + that) more
-    m2: δ^ is off by d = e_a + e_b before it rounds, twice in the square. s, n_a s and the two products round, too:
-        |τ^ - τ| <= t + γ_6 (τ + t),   τ = δ² w,   t = w (2 |δ| d + d²)
-    The sum of three positive numbers rounds each of them at most twice. Underflow costs η per product.
+    A hat marks what the kernel holds: m̂_a and q̂_a are its mean and m2 of part a, off by at most e_a and f_a. With
+    n = n_a + n_b, s = n_b / n, w = n_a n_b / n, δ = m_b - m_a and τ = δ² w, the kernel computes
+        mean^ = m̂_a + δ^ s            m2^ = q̂_a + q̂_b + τ^,   δ^ = m̂_b - m̂_a,   τ^ = δ^ (δ^ (n_a s))
+    Mean: with exact arithmetic the errors of the parts count by 1 - s and s. δ^, s and their product round once each,
+    which costs γ_3 of the product. The addition rounds once more, by u of the result:
+        |mean^ - mean| <= E + u (|mean| + E),   E = (1 - s) e_a + s e_b + γ_3 s (|δ| + e_a + e_b)
+    m2: δ^ is off by d = e_a + e_b before it rounds, so δ^² w is off by t. Six roundings follow: δ^ twice, s, n_a s and
+    the two products:
+        |τ^ - τ| <= t + γ_6 (τ + t),   t = w (2 |δ| d + d²)
+    The errors f_a and f_b are added. The sum of three positive numbers rounds each of them at most twice, which costs
+    γ_2 of the sum. Each product may also underflow, which costs η (half the smallest subnormal number).
     """
     u, eta = arithmetic.u, arithmetic.u_format.half_subnormal
     exact = merge_exactly(a, b)

@@ -34,8 +34,8 @@ def modulated_layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, ep
     [[[-2.0, 2.0]]]
     """
     results = [
-        layer_norm(rows, x.shape[-1], gamma(one, 1.0), beta, eps)
-        for rows, one, beta in zip(x, scale, shift, strict=True)
+        layer_norm(sample, x.shape[-1], gamma(sample_scale, 1.0), sample_shift, eps)
+        for sample, sample_scale, sample_shift in zip(x, scale, shift, strict=True)
     ]
     output, mean, invvar = (np.stack([getattr(one, name) for one in results]) for name in NormResult._fields)
     return NormResult(output, mean, invvar)
@@ -71,9 +71,10 @@ def modulated_layer_norm_backward_bound(
     *,
     errors: NormResult | None = None,
 ) -> ModulatedGradients:
-    """Return elementwise absolute bounds on the kernel's gradients. arithmetic: its column sums are those of a sample.
+    """Return elementwise absolute bounds on the errors of a kernel's gradients.
 
-    errors: bounds on the forward's results, of which a backward gets the statistics; None: exact, but rounded.
+    arithmetic: the kernel's; its column sums add up the rows of one sample. errors: bounds on the errors of the
+    forward's results, from which the backward takes the statistics; None for exact statistics that are rounded.
     """
     found = []
     for sample, (dy, rows) in enumerate(zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)):
@@ -85,5 +86,6 @@ def modulated_layer_norm_backward_bound(
 
 
 def _samples(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float) -> Iterator[Rows]:
-    for rows, one, beta in zip(x, scale, shift, strict=True):
-        yield as_rows(rows, x.shape[-1], gamma(one, 1.0), beta, eps)
+    """Yield each sample as the rows of a LayerNorm with gamma = 1 + scale and beta = shift."""
+    for sample, sample_scale, sample_shift in zip(x, scale, shift, strict=True):
+        yield as_rows(sample, x.shape[-1], gamma(sample_scale, 1.0), sample_shift, eps)

@@ -23,17 +23,20 @@ def copied(host: Any) -> np.ndarray:
 
 
 def copied_core(host: Any) -> np.ndarray:
-    """Return a host array as `copied` does, but with its repeated axes repeated in device memory, too."""
+    """Return a host array as new device memory; an axis that repeats one element (stride 0) does so there, too."""
     array = np.asanyarray(host)
     if not (array.size and 0 in array.strides):
         return copied(array)
     core = copied(core_of(array))
-    kept = iter(core.strides)
+    kept = iter(core.strides)  # of the axes that do not repeat, in order
     return as_strided(core, array.shape, [next(kept) if stride else 0 for stride in array.strides])
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | None = None) -> DeviceArray:
-    """Return a copy of a host array on the device; return a device array unchanged."""
+    """Return a copy of a host array on the device; return a device array unchanged.
+
+    copy: False to allocate without copying. to: the device array to copy into, which is returned.
+    """
     if to is not None:
         if copy:
             to.copy_to_device(obj, stream)
@@ -86,7 +89,7 @@ def managed_array(
 
 
 def _layout_of(array: Any) -> dict[str, Any]:
-    """Return shape, dtype and strides of a new array without gaps, whose axes have the order of `array`'s."""
+    """Return shape, dtype and strides for a new array without gaps, whose axes are ordered in memory as `array`'s."""
     like = np.empty_like(getattr(array, "memory", array), order="K", subok=False)
     return {"shape": like.shape, "dtype": like.dtype, "strides": like.strides}
 

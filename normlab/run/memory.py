@@ -60,12 +60,14 @@ class Allocation:
 
     @property
     def end(self) -> int:
-        """The address behind the last byte."""
+        """The address after the last byte."""
         return byte_bounds(self.memory)[1]
 
     def view(self, address: int, shape: tuple[int, ...], dtype: np.dtype, strides: Any) -> np.ndarray:
         """Return the elements at an address of this allocation. Raise ValueError if some lie outside of it."""
         first, end = byte_bounds(self.memory)
+        # The element at the lowest address is the last one along each axis of negative stride. From there the whole
+        # allocation is seen as bytes, in which the new array may lie anywhere.
         lowest = self.memory[tuple(slice(-1, None) if step < 0 else slice(1) for step in self.memory.strides)]
         raw = as_strided(lowest.reshape(1).view(np.uint8), (end - first,), (1,))
         return np.ndarray(shape, dtype, raw, address - first, strides)
@@ -160,7 +162,7 @@ class DeviceArray:
 
     @property
     def gpu_data(self) -> "Pointer":
-        """Return the address of the first element with the bytes behind it."""
+        """Return the address of the first element, with the number of bytes from there on."""
         return Pointer(self.device_ctypes_pointer.value or 0, self.alloc_size)
 
     @property
@@ -230,7 +232,7 @@ class DeviceArray:
         if not isinstance(item, str) and not all(_is_basic(part) for part in parts):
             raise NotImplementedError(f"a device array is indexed by ints, slices and `...`, not by {item!r}")
         found = self.memory[item]
-        if isinstance(found, np.void):
+        if isinstance(found, np.void):  # one record, of which NumPy gives a copy; with `...` it gives a view
             found = self.memory[(*parts, ...)]
         if isinstance(found, np.ndarray) and (found.ndim or found.dtype.names):
             return self._view(found, stream)
@@ -240,6 +242,7 @@ class DeviceArray:
         """Assign a scalar, host array or device array to an element or a slice."""
         source = value.memory if isinstance(value, DeviceArray) else np.asarray(value)
         if not isinstance(key, str):
+            # With `...` even an element is an array, of no axes, whose number of axes can be asked for.
             target = self.memory[(*key, ...) if isinstance(key, tuple) and ... not in key else key]
             if source.ndim > np.ndim(target):
                 raise ValueError(f"Can't assign {source.ndim}-D array to {np.ndim(target)}-D self")

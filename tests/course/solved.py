@@ -1,4 +1,4 @@
-"""Right solutions, whole files; and galleries of wrong ones and of other right ones, a file for each exercise.
+"""Galleries of wrong solutions and of other right ones, a file for each exercise.
 
 A gallery is a text of changes to the reference solution, whose comments are left out. For each answer it has
 
@@ -10,21 +10,18 @@ A gallery is a text of changes to the reference solution, whose comments are lef
 An answer of added lines only has nothing of the reference solution: its lines stand at the exercise's marked places,
 one after another. Lines that begin without a space, such as a device function, stand above the first kernel.
 
-A folder of an exercise's name has files with the exercise's functions, each written anew as a whole. The docstring
-begins with the kind of failure, and may end with `Says:` and the words.
+The solutions that `normlab course check` shows after an exercise is solved are among the other right ones.
 """
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from normlab.course import catalogue, given, reference
+from normlab.course import catalogue, discussion, reference
 from normlab.course.exercise import Exercise
 
 HERE = Path(__file__).parent
-SOLUTIONS = sorted(reference.FOLDER.glob("*.py"))
 COMMENTS = re.compile(r"^ *#.*\n|  # .*$", re.MULTILINE)
 MARKS = re.compile(r"^ *# Your line.*\n", re.MULTILINE)
 
@@ -45,9 +42,8 @@ class Given:
 
 
 def read(folder: Path) -> list[Given]:
-    """Read all galleries and all files of a folder."""
-    galleries = (one for path in sorted(folder.glob("*.diff")) for one in _gallery(path))
-    return [*galleries, *map(_file, sorted(folder.glob("*/*.py")))]
+    """Read all galleries of a folder."""
+    return [one for path in sorted(folder.glob("*.diff")) for one in _gallery(path)]
 
 
 def _gallery(path: Path) -> Iterator[Given]:
@@ -70,7 +66,7 @@ def _changed(number: str, hunks: list[list[str]], where: str) -> str:
         for mark, hunk in reversed([*zip(MARKS.finditer(text), inside, strict=False)]):
             text = text[: mark.end()] + _side(hunk, "+") + text[mark.end() :]
     else:
-        text = COMMENTS.sub("", reference.path(number).read_text())
+        text = COMMENTS.sub("", reference.source(number))
         for hunk in inside:
             old = "\n" + _side(hunk, "- ")
             assert text.count(old) == 1, f"{where}: {old!r} stands {text.count(old)} times in the reference solution"
@@ -85,43 +81,18 @@ def _side(hunk: list[str], signs: str) -> str:
     return "".join(f"{line[1:]}\n" for line in hunk if line[0] in signs)
 
 
-def _file(path: Path) -> Given:
-    number = catalogue.number_of(path.parent.name)
-    kind, _, reason = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(":")
-    return Given(number, path.stem, written(number, path.read_text()), kind, reason.partition("Says:")[2].strip())
-
-
-def written(number: str, text: str) -> str:
-    """Return an exercise's file with the functions of `text`."""
-    source = catalogue.skeleton(number)
-    for node in ast.parse(text).body:
-        if given.is_text(node):
-            continue
-        lines = text.splitlines()[: node.end_lineno]
-        if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in source:
-            source = _with_body(source, node.name, lines[node.body[0].lineno - 1 :])
-        else:
-            decorators = getattr(node, "decorator_list", [])
-            lines = lines[min([node.lineno, *(one.lineno for one in decorators)]) - 1 :]
-            before, first, after = source.partition("\n\n\n@cuda.jit")
-            source = before + "\n" + "\n".join(lines) + first + after
-    return source
-
-
-def _with_body(source: str, name: str, body: list[str]) -> str:
-    """Put `body` behind the docstring of the function `name`."""
-    (function,) = (n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name)
-    lines = source.splitlines()
-    ends = [n.lineno - 1 for n in ast.parse(source).body if n.lineno > function.lineno] + [len(lines) + 3]
-    ends = [end - 1 if end <= len(lines) and lines[end - 1].startswith("@") else end for end in ends]
-    return "\n".join([*lines[: function.body[0].end_lineno], *body, "", "", *lines[ends[0] :]]) + "\n"
-
-
 def thin_out(monkeypatch, every: dict[int, int]) -> None:
     """Let solutions be graded on every so many of a seed's inputs, which are sorted by size, the smallest first."""
     draws = Exercise.draws
     monkeypatch.setattr(Exercise, "draws", lambda exercise, seed, count: draws(exercise, seed, count)[:: every[seed]])
 
 
-OTHERS = read(HERE / "other")
+OTHERS = [
+    *read(HERE / "other"),
+    *(
+        Given(number, way.title, reference.filled(number, way.code), "", "")
+        for number in catalogue.FILES
+        for way in discussion.ways(number)[1:]
+    ),
+]
 WRONG = read(HERE / "wrong")

@@ -22,7 +22,7 @@ WELFORD = catalogue.number_of("welford_step")
 def put(folder, number, text=None):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / catalogue.FILES[number].name
-    path.write_text(reference.path(number).read_text() if text is None else text)
+    path.write_text(reference.source(number) if text is None else text)
     return path
 
 
@@ -88,7 +88,7 @@ def test_a_folder_that_leads_back_to_the_class_is_no_endless_search(tmp_path):
 def test_equal_files_are_graded_once_and_others_each(tmp_path, monkeypatch):
     for name in ("ada", "bob", "eve"):
         put(tmp_path / name, ROTATION)
-    put(tmp_path / "dan", ROTATION, reference.path(ROTATION).read_text() + "# mine\n")
+    put(tmp_path / "dan", ROTATION, reference.source(ROTATION) + "# mine\n")
     seen, real = [], grading.check
     monkeypatch.setattr(grading, "check", lambda *given, **how: seen.append(given[1]) or real(*given, **how))
     steps = []
@@ -200,7 +200,7 @@ def test_the_same_message_is_one_mistake_whatever_its_line():
 
 def test_only_solved_exercises_are_ranked_by_cost(tmp_path):
     number = catalogue.number_of("row_moments")
-    text = reference.path(number).read_text()
+    text = reference.source(number)
     over = next(one for one in WRONG if (one.number, one.kind) == (ROTATION, "budget"))
     put(tmp_path / "ada", number)
     put(tmp_path / "bob", number, text.replace("\n    ", "\n    # the same\n    ", 1))
@@ -226,7 +226,7 @@ def test_a_solution_that_costs_less_than_the_reference_comes_first(monkeypatch):
     thin_out(monkeypatch, {0: 8})  # costs are counted on inputs of their own
     found = []
     for given in [*{one.number: one for one in OTHERS}.values()][::6]:
-        for text in (given.source, reference.path(given.number).read_text()):
+        for text in (given.source, reference.source(given.number)):
             found.append(grading.check(given.number, text, "/nowhere/x.py").cost)
     pairs = list(zip(found[::2], found[1::2], strict=True))
     assert all(pairs[0])

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -28,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def solve(folder, number):
-    shutil.copy(reference.path(number), folder)
+    file_of(folder, number).write_text(reference.source(number))
 
 
 def test_start_lays_out_all_exercises_and_keeps_what_is_there(folder):
@@ -67,7 +66,7 @@ def test_a_student_s_way(folder):
 
 def test_a_file_with_the_number_of_an_earlier_version_is_found_by_its_name(folder):
     file_of(folder, "10").rename(folder / "04_warp_sum_rotation.py")
-    shutil.copy(reference.path("10"), folder / "04_warp_sum_rotation.py")
+    (folder / "04_warp_sum_rotation.py").write_text(reference.source("10"))
     (folder / ".normlab-course.json").write_text('{"solved": {}, "hints": {"04": 2}}')
     assert "10 32 lanes, one sum: the rotation: solved" in run("check", "04_warp_sum_rotation.py").stdout
     assert "0 exercises laid out" in run("start", folder).stdout
@@ -98,14 +97,14 @@ def test_a_picture_on_request(folder):
 def test_windows_line_ends_are_none_of_the_student_s_business(folder):
     file_of(folder, "10").write_bytes(b"\xef\xbb\xbf" + catalogue.skeleton("10").replace("\n", "\r\n").encode())
     assert "nothing is written yet" in run("check", 10).stdout
-    solved = reference.path("10").read_text()
+    solved = reference.source("10")
     file_of(folder, "10").write_bytes(solved.replace("\n", "\r\n").encode())
     assert run("check", 10).exit_code == 0
 
 
 def test_files_that_are_none_are_graded(folder):
     file_of(folder, "10").unlink()
-    file_of(folder, "10").symlink_to(reference.path("10"))
+    file_of(folder, "10").symlink_to(catalogue.file("10"))
     assert "is no plain file" in run("check", 10).stdout
     file_of(folder, "07").write_bytes(b"\xff\xfe")
     file_of(folder, "08").write_bytes(b"#" * 300_000)

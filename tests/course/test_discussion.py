@@ -1,18 +1,13 @@
 """What is told of a solved exercise: the budget, what comes next, and other good solutions."""
 
-import ast
 import shutil
 
 import pytest
-from course.solved import thin_out, written
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.course import catalogue, discussion, given, grading, reference
+from normlab.course import catalogue, discussion, grading, reference
 from normlab.course.failure import Spent
-
-# The first way is the reference solution, which is graded elsewhere.
-WAYS = [(number, way) for number in catalogue.FILES for way in discussion.ways(number)[1:]]
 
 
 def checked(folder, *arguments):
@@ -21,32 +16,15 @@ def checked(folder, *arguments):
 
 @pytest.fixture
 def solved(tmp_path):
-    shutil.copy(reference.path("02"), tmp_path)
+    (tmp_path / catalogue.file("02").name).write_text(reference.source("02"))
     return tmp_path
-
-
-@pytest.mark.parametrize(("number", "way"), WAYS, ids=[f"{number}-{way.title}" for number, way in WAYS])
-def test_each_solution_that_is_shown_passes(number, way, monkeypatch):
-    thin_out(monkeypatch, {0: 3})  # the reference solution's tests grade it on all inputs
-    assert way.text.endswith(".")
-    assert grading.check(number, written(number, way.code), f"/nowhere/{catalogue.FILES[number].name}").failure is None
-
-
-@pytest.mark.parametrize("number", catalogue.FILES)
-def test_the_first_solution_that_is_shown_is_the_reference(number):
-    way = discussion.ways(number)[0]
-    code, reference_code = (
-        [line.text for line in given.code_lines(ast.parse(text).body) if "import" not in line.text]
-        for text in (written(number, way.code), reference.path(number).read_text())
-    )
-    assert way.text.endswith(".")
-    assert code == reference_code
 
 
 @pytest.mark.parametrize("number", catalogue.FILES)
 def test_a_discussion_loses_no_heading(number):
-    text = reference.path(number).with_suffix(".md").read_text()
-    assert text.count("\n## ") == text.count("```python\n") == len(discussion.ways(number)) - 1
+    text = reference.discussion(number)
+    assert text.count("\n## ") + 1 == text.count("```python\n") == len(discussion.ways(number))
+    assert all(way.text.endswith(".") for way in discussion.ways(number))
 
 
 @pytest.mark.parametrize("number", catalogue.FILES)
@@ -75,7 +53,7 @@ def test_how_far_below_the_budget(spent, told):
 
 def test_fewer_loads_than_the_reference_s_are_below_the_budget():
     (way,) = [way for way in discussion.ways("05") if way.title == "Both ends by one load"]
-    result = grading.check("05", written("05", way.code), "/nowhere/05_stencil.py")
+    result = grading.check("05", reference.filled("05", way.code), "/nowhere/05_stencil.py")
     standing = discussion.standing(result.spent)
     assert standing.startswith("below the budget, by ")
     assert "6 of 7 loads by warps" in standing

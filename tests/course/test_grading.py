@@ -9,7 +9,7 @@ from normlab.course import catalogue, grading, reference
 from normlab.course.hidden import read
 from normlab.course.process import Limits
 
-SOLVED = {number: reference.path(number).read_text() for number in catalogue.FILES}
+SOLVED = {number: reference.source(number) for number in catalogue.FILES}
 
 
 def graded(number, source, **how):
@@ -160,7 +160,7 @@ def test_why_there_is_no_picture():
 
 
 def test_hidden_checks_have_points_of_their_own(tmp_path):
-    small = SOLVED["22"].replace("# Your lines.", "n = min(n, 5030)")  # beyond what the exercise draws
+    small = SOLVED["22"].replace("    if", "    n = min(n, 5030)  # beyond what the exercise draws\n    if", 1)
     assert graded("22", small).points == 8
     extra = hidden(tmp_path, 'seed = 5\n[vector_copy]\ncases = [{n = 5040, kind = "normal"}]\n')
     result = graded("22", small, hidden=extra)

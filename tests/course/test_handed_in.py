@@ -19,7 +19,7 @@ from normlab.course import catalogue, handed_in, reference
 
 MAP, SCAN = (catalogue.number_of(name) for name in ("map", "scan_hillis_steele"))
 NAME = catalogue.FILES[MAP].name  # 01_map.py
-RIGHT = reference.path(MAP).read_bytes()
+RIGHT = reference.source(MAP).encode()
 
 
 @pytest.mark.parametrize(

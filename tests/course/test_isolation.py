@@ -21,7 +21,7 @@ from normlab.course import catalogue, grading, process, reference, rules, wall
 from normlab.course.process import Limits, StoppedError
 
 NUMBER = catalogue.number_of("warp_sum_rotation")
-RIGHT = reference.path(NUMBER).read_text()
+RIGHT = reference.source(NUMBER)
 (LAZY,) = (one.source for one in WRONG if str(one) == "warp_sum_rotation/four_steps")
 MODULES = (
     *("numbers", "copy", "numpy", "string", "random", "numba", "json", "matplotlib", "typing", "multiprocessing"),
@@ -54,7 +54,7 @@ def shadows(tmp_path):
     for name in SHADOWS:
         (folder / f"{name}.py").write_text(evil)
     (folder / "normlab" / "__init__.py").write_text(evil)
-    (folder / reference.path(NUMBER).name).write_text(RIGHT)
+    (folder / catalogue.file(NUMBER).name).write_text(RIGHT)
     return folder, deeds
 
 
@@ -78,7 +78,7 @@ def test_files_with_names_of_modules_are_not_imported(shadows, tmp_path, noteboo
         assert done.returncode == 0, done.stdout + done.stderr
     assert not deeds.exists(), deeds.read_text()
     (student,) = json.loads((tmp_path / "scores" / "scores.json").read_text())["students"]
-    assert student["exercises"][reference.path(NUMBER).stem]["points"] == 8
+    assert student["exercises"][catalogue.file(NUMBER).stem]["points"] == 8
 
 
 # ---- what a file may not do to files, processes and the network

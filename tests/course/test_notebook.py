@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from course.solved import written
 
 from normlab import course
 from normlab.course import answers, catalogue, grading, reference
@@ -166,7 +165,7 @@ def test_each_tutorial_s_own_exercise_is_checked_and_its_solution_unfolds(tutori
     code = solution(tutorial)
     if asked in catalogue.PRACTICE:
         assert catalogue.exercise(asked).tutorial == tutorial.number
-        assert grading.check(asked, written(asked, code), "your kernel").failure is None
+        assert grading.check(asked, reference.filled(asked, code), "your kernel").failure is None
     else:
         assert f'"{asked}")' in code
         assert asked in answers.QUESTIONS
@@ -174,7 +173,7 @@ def test_each_tutorial_s_own_exercise_is_checked_and_its_solution_unfolds(tutori
 
 @pytest.mark.parametrize("name", catalogue.PRACTICE)
 def test_a_tutorial_s_exercise_has_a_reference_solution_that_passes(name):
-    assert grading.check(name, reference.path(name).read_text(), f"/nowhere/{name}.py").points == 8
+    assert grading.check(name, reference.source(name), f"/nowhere/{name}.py").points == 8
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,7 @@ def test_results_that_are_no_numbers_are_marked():
 def test_every_exercise_s_idea_is_drawn(number):
     picture = catalogue.exercise(number).picture
     assert picture.look
-    path = reference.path(number)
-    text = path.read_text()
+    path, text = catalogue.file(number), reference.source(number)
     with grading._begin(text, str(path), grading.NORMAL) as solution:
         source = Source(text, str(path), catalogue.skeleton(number))
         grader = grading._Grader(catalogue.exercise(number), solution, source)

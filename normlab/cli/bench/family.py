@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from normlab.cli.bench.measured import measured
-from normlab.cli.completion import one_of, some_of
+from normlab.cli.bench.measured import Directions, measured
+from normlab.cli.completion import some_of
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, JsonFile
 
@@ -21,12 +21,7 @@ def bench_family(
             help="Default: batch,instance,group,layer.",
         ),
     ] = None,
-    direction: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
-        ),
-    ] = "both",
+    direction: Directions = "both",
     dtype: Annotated[
         list[str] | None,
         typer.Option(

@@ -1,25 +1,13 @@
 """`normlab bench host`."""
 
-from typing import Annotated
-
-import typer
-
-from normlab.cli.bench.measured import Peers, measured
-from normlab.cli.completion import one_of
+from normlab.cli.bench.measured import Directions, Norms, Peers, measured
 from normlab.cli.errors import refusing
 from normlab.cli.options import JsonFile
 
 
 def bench_host(
-    norm: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=one_of("layer", "rms", "both"), help="layer, rms or both.")
-    ] = "both",
-    direction: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
-        ),
-    ] = "forward",
+    norm: Norms = "both",
+    direction: Directions = "forward",
     peers: Peers = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -6,9 +6,18 @@ from typing import Annotated
 
 import typer
 
-from normlab.cli.completion import some_of
+from normlab.cli.completion import one_of, some_of
 from normlab.cli.recording import Record, recorded
 
+Norms = Annotated[
+    str, typer.Option(metavar="NAME", autocompletion=one_of("layer", "rms", "both"), help="layer, rms or both.")
+]
+Directions = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
+    ),
+]
 Peers = Annotated[
     list[str] | None,
     typer.Option(

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from normlab.cli.bench.measured import Peers, measured
-from normlab.cli.completion import one_of, some_of
+from normlab.cli.bench.measured import Directions, Norms, Peers, measured
+from normlab.cli.completion import some_of
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, JsonFile, Plot
 
@@ -14,15 +14,8 @@ PATHS = {None: "saved", True: "recomputed", False: "both"}  # of --memory-effici
 
 
 def bench_norm(
-    norm: Annotated[
-        str, typer.Option(metavar="NAME", autocompletion=one_of("layer", "rms", "both"), help="layer, rms or both.")
-    ] = "both",
-    direction: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", autocompletion=one_of("forward", "backward", "both"), help="forward, backward or both."
-        ),
-    ] = "both",
+    norm: Norms = "both",
+    direction: Directions = "both",
     n2: Annotated[
         list[str] | None, typer.Option(metavar="N,…", show_default=False, help="Columns. Default: 768 to 65536.")
     ] = None,

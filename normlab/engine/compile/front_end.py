@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
     words: str = ""
 
 
-def refusal(kernel: Any, argument_types: tuple, cc: tuple[int, int] = (9, 0)) -> Refusal | None:
+def refusal(kernel: Any, argument_types: tuple) -> Refusal | None:
     """Return why Numba does not compile a kernel for arguments of these types, or None if it does.
 
     Numba infers the types of all variables and lowers the kernel to LLVM, which finds what the GPU's compiler refuses.
@@ -41,9 +41,8 @@ def refusal(kernel: Any, argument_types: tuple, cc: tuple[int, int] = (9, 0)) ->
     Args:
         kernel: a function under `cuda.jit`.
         argument_types: as `compile_ptx` takes them.
-        cc: compute capability.
     """
-    asked = compiled(kernel.py_func, tuple(map(numba_type, kinds_of_types(argument_types))), cc)
+    asked = compiled(kernel.py_func, tuple(map(numba_type, kinds_of_types(argument_types))))
     return asked if isinstance(asked, Refusal) else None
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from normlab.sim import Trace, trace
 from normlab.sim.tracing import Counts
 
-SLOWER = 5  # a traced kernel takes at most so many times as long as a simulated one
+SLOWER = 5  # used to predict times: a traced kernel takes at most so many times as long as a simulated one
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class StepTrace:
 class Recorder:
     """A step's `launch` function: runs every kernel in the simulator, and keeps its trace.
 
-    named: name → array of a result, to say in `StepTrace.results` which launch takes which result; None: not said.
+    named: name → result array, so that `StepTrace.results` can say which launch has which result among its arguments.
     """
 
     def __init__(self, named: Mapping[str, Any] | None = None):
@@ -53,7 +53,8 @@ class Recorder:
         self, kernel: Any, grid: Any, block: Any, *arguments: Any, shared_bytes: int = 0, cluster: int = 1
     ) -> None:
         """Run one kernel, with the arguments of `engine.launch`, and keep its trace."""
-        self.traces.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*arguments))
+        stream = 0
+        self.traces.append(trace(kernel, cluster=cluster)[grid, block, stream, shared_bytes](*arguments))
         self.results.append("-".join(self.named[id(one)] for one in arguments if id(one) in self.named))
 
     def of(self, step: Any) -> StepTrace:

@@ -68,15 +68,16 @@ _trees: dict[int, tuple[CodeType, ast.FunctionDef]] = {}  # by the id of the saf
 
 
 def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> CodeType:
-    """Return `code` with the device's arithmetic.
+    """Return `code` with the device's arithmetic; the same code with the same `marks` and `types` is compiled once.
 
     `marks`: with an observer's marks (paths.py, marks.py, turns.py); `types`: with the compiler's types (variables.py).
     """
-    here = frozenset((place[1:], told) for place, told in (types or {}).items() if place[0] == code.co_filename)
+    # A place is (file, function's name, first line). Other files' functions do not matter for this code.
+    here = frozenset((place[1:], known) for place, known in (types or {}).items() if place[0] == code.co_filename)
     # By identity: code objects compare equal when their contents do, and two files may hold the same function.
     key = id(code), marks, here
     if key not in _safe_codes:
-        complexes = any(told.complexes for place, told in here if place == place_of(code)[1:])
+        complexes = any(known.complexes for place, known in here if place == place_of(code)[1:])
         with parsing:
             safe, tree = _recompiled(code, marks, here)
             safe = _with_typed_numbers(safe, complexes)
@@ -87,9 +88,9 @@ def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> 
 
 
 def function_tree(code: CodeType) -> ast.FunctionDef | None:
-    """Return the syntax tree of `code`, which `safe_code` has given; None for a lambda and for code without source.
+    """Return the syntax tree of `code`, a result of `safe_code`; None for a lambda and for code without source.
 
-    Its constants are to be read through `typed_constant`.
+    A reader of the tree passes each constant through `typed_constant`, as `safe_code` has done with the code's.
     """
     return _trees[id(code)][1] if id(code) in _trees else None
 
@@ -158,8 +159,8 @@ class SafeOperators(ast.NodeTransformer):
 
     def __init__(self) -> None:
         """Start outside of any function."""
-        self._indices: set[str] = set()
-        self._booleans: set[str] = set()
+        self._indices: set[str] = set()  # the function's variables that are never anything but an index
+        self._booleans: set[str] = set()  # its variables that hold the result of a comparison at some place
         self._in_index = False  # inside the brackets of a subscript, or of range: only integers are there
 
     def _visit_function(self, node: Any) -> ast.AST:
@@ -175,6 +176,7 @@ class SafeOperators(ast.NodeTransformer):
     visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _visit_function  # noqa: N815
 
     def _visit_with(self, in_index: bool, node: Any) -> Any:
+        """Visit a part of the tree in which integers are indices, or are not."""
         outer, self._in_index = self._in_index, in_index
         node = self.visit(node)
         self._in_index = outer
@@ -344,7 +346,7 @@ def _constant_int(node: ast.expr | None) -> int | None:
 
 
 def _folded(base: ast.expr, exponent: ast.expr) -> bool:
-    """Return whether Python itself turns `base ** exponent` into a real constant, before any compiler sees it."""
+    """Return whether both are literals and their power is a real number: Python computes it before a kernel runs."""
     try:
         return isinstance(ast.literal_eval(base) ** ast.literal_eval(exponent), (int, float))
     except (ValueError, TypeError, ArithmeticError):

@@ -1,4 +1,7 @@
-"""Run a block: its warps in turns, its barriers, and its teams' barriers."""
+"""Run a block: its warps in turns, the barrier of all its threads, and barriers of a part of them.
+
+A team is the threads that meet at a barrier with a number and a count, PTX's `bar.sync number, count`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +22,12 @@ class Block:
     def __init__(self, grid: Grid, index: Dim3, cluster: Cluster):
         """Make the threads of the block; they begin to run with `run`."""
         self.grid, self.index, self.cluster = grid, index, cluster
-        self.seen: Any = None  # belongs to the observer
+        self.seen: Any = None  # whatever the launch's observer keeps for this block
         self.shared: dict[Any, np.ndarray] = {}  # filled by memory.py
         self.shared_spans: list[tuple[int, int, Any]] = []  # begin, end and key of each array in `shared`
         self.static_bytes = 0  # of the shared arrays with a fixed shape
         self.arrived: list[Thread] = []  # the threads that wait at the block's barrier; below, at other meetings
-        self.at_team: dict[int, list[Thread]] = {}  # by the number of the team's barrier
+        self.at_team: dict[int, list[Thread]] = {}  # number of a team's barrier → the threads that wait there
         self.at_cluster: list[Thread] = []
         self.at_grid_sync: list[Thread] = []
         self.warps: list[Warp] = []
@@ -46,7 +49,7 @@ class Block:
 
     @property
     def spinning(self) -> bool:
-        """Whether a thread is in a spin loop and may be freed by another block."""
+        """Whether a thread polls memory in a loop; a store of another block may end the loop."""
         return any(warp.spinning for warp in self.warps)
 
     def run(self) -> None:
@@ -57,9 +60,9 @@ class Block:
         grid = self.grid
         grid.cuda.blockIdx = self.index
         while self.live_count:
-            before = grid.progress
+            before = grid.progress  # counts changes of memory and released barriers
             for warp in grid.order(self.warps):
-                # A warp whose lanes all wait at barriers has nothing to run.
+                # Nothing is left to run in a warp whose lanes all wait at barriers.
                 if warp.ready or warp.spinning:
                     warp.run()
             # Threads that have returned count as arrived, as on a GPU: `live_count` is without them.
@@ -104,7 +107,8 @@ class Block:
 
         Raises SimulationError if only some lanes of a warp have come, because a GPU would count all of its lanes.
         """
-        # PTX's bar.sync counts threads and does not know which ones: the team is whoever comes first.
+        # PTX's bar.sync counts threads and does not know which ones: the first `count` threads are the team. Each
+        # thread brings the count as `given`.
         complete = [number for number, waiting in self.at_team.items() if len(waiting) == waiting[0].given]
         for number in complete:
             group = self.at_team[number]
@@ -126,7 +130,10 @@ class Block:
         return bool(complete)
 
     def wake(self, threads: list[Thread]) -> None:
-        """Let all live threads of the block go on: `threads` are those that have met."""
+        """Let all live threads of the block go on; `threads` are the live threads, which have met at a barrier.
+
+        The ready list of each warp is replaced as a whole, because appending thread by thread costs more.
+        """
         for thread in threads:
             thread.operation = None
         for warp in self.warps:

@@ -41,7 +41,7 @@ class Indices(Sequence[Dim3]):
         return self._extent.x * self._extent.y * self._extent.z
 
     def __getitem__(self, key: Any) -> Any:
-        """Return one, or a list for a slice."""
+        """Return the index at a position, or a list of indices for a slice."""
         columns, rows, layers = self._extent
         if isinstance(key, slice):  # nearly always all threads of a block: a loop is faster than divmod for each
             return [Dim3(x, y, z) for z in range(layers) for y in range(rows) for x in range(columns)][key]
@@ -68,14 +68,18 @@ class Thread:
         self.fiber: greenlet | None = fiber
         self.index, self.lane, self.warp, self.block = index, lane, warp, block
         self.operation: str | None = None
-        self.mask, self.spins, self.updates = 0, 0, 0
+        self.mask = 0
         self.given: Any = None
         self.result: Any = None
+        # A thread runs until it waits, and in a spin loop it never does. So the scheduler counts two kinds of atomic
+        # operations, and lets other threads run after some of either kind (scheduler.py).
         self.polled: dict[Any, Any] = {}  # address → the value that an atomic there found and left
+        self.spins = 0  # atomic operations in a row that left memory as it was
+        self.updates = 0  # atomic operations that changed memory
         self.copies: Any = None  # asynchronous copies under way (asynchronous.py)
         self.arrival: int | None = None  # how often the cluster's barrier had been passed when the thread arrived there
         self.stored_remotely = False  # whether it has stored in another block since its last cluster_arrive
-        self.seen: Any = None  # belongs to the observer
+        self.seen: Any = None  # whatever the launch's observer keeps for this thread
 
     @property
     def frame(self) -> FrameType | None:

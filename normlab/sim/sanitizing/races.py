@@ -1,4 +1,8 @@
-"""Report races, two accesses that nothing orders, with advice that fits the two threads and lines."""
+"""Report races, two accesses that nothing orders, with advice that fits the two threads and lines.
+
+An `Access` is a tuple: the epoch (the thread, and what had happened before), the code object of the function that made
+the access, and the offset of the instruction in that code.
+"""
 
 from types import CodeType
 
@@ -19,7 +23,7 @@ class Races:
     """Adds races to the findings."""
 
     def __init__(self, watch: Watch, collector: Collector):
-        """Add to `collector`."""
+        """Start without a race; findings go to `collector`."""
         self._watch, self._collector = watch, collector
         self._passed: dict[tuple[int, int, int], CodeType] = {}  # instructions where threads met, and their code
         self._copying: set[tuple[int, int]] = set()  # instructions that start asynchronous copies
@@ -31,7 +35,8 @@ class Races:
 
     def starts_copy(self, access: Access) -> None:
         """Remember that the instruction of `access` starts asynchronous copies."""
-        self._copying.add((id(access[1]), access[2]))
+        _, code, instruction = access
+        self._copying.add((id(code), instruction))
 
     def note(
         self,
@@ -42,16 +47,21 @@ class Races:
         earlier: list[tuple[str, Access]],
         same_value: bool = False,
     ) -> None:
-        """Report that `access` races with each of the `earlier` accesses."""
+        """Report that `access` races with each of the `earlier` accesses, of which each has its operation beside it.
+
+        same_value: whether `access` writes the value that the earlier write has left.
+        """
         # Whether the element was written yet depends on the schedule: the race is the cause, so the read is no finding.
         buffer.state.pending.pop(address, None)
         me = self._named(operation, access), access
+        epoch, code, instruction = access
         for other_operation, other in earlier:
+            other_epoch, other_code, other_instruction = other
             # Copies have clocks of their own; the advice is about the threads that started them.
-            reach = _reach(access[0].thread.issuer, other[0].thread.issuer)
-            under_way = isinstance(other[0].thread, CopyClock)
+            reach = _reach(epoch.thread.issuer, other_epoch.thread.issuer)
+            under_way = isinstance(other_epoch.thread, CopyClock)
 
-            # The defaults freeze the loop's variables, which have moved on when `make` is called.
+            # A finding is made once for many equal events, and later. The defaults keep the loop's variables of now.
             def make(
                 one: tuple[str, Access] = (self._named(other_operation, other), other),
                 reach: int = reach,
@@ -63,13 +73,15 @@ class Races:
                     return Finding("race", buffer.name, buffer.space, index, copy, act, advice)
                 return self._race(one, me, buffer, address, reach)
 
-            event = "race", buffer.name, id(access[1]), access[2], id(other[1]), other[2], reach, under_way
+            where = id(code), instruction, id(other_code), other_instruction
+            event = "race", buffer.name, *where, reach, under_way
             benign = same_value and other_operation == "write"
-            self._collector.add(event, (access[1], other[1]), make, benign, reach)
+            self._collector.add(event, (code, other_code), make, benign, reach)
 
     def _named(self, operation: str, access: Access) -> str:
-        """Return what an access is called in a report."""
-        return "copy" if operation == "write" and (id(access[1]), access[2]) in self._copying else operation
+        """Return the operation of an access as a report names it: a write by an asynchronous copy is a "copy"."""
+        _, code, instruction = access
+        return "copy" if operation == "write" and (id(code), instruction) in self._copying else operation
 
     def _race(
         self, one: tuple[str, Access], other: tuple[str, Access], buffer: Buffer, address: int, reach: int

@@ -33,7 +33,7 @@ class Sanitizer(Observer):
     source_marks = (TurnMarks,)
 
     def __init__(self, uninitialized: Sequence[np.ndarray], inputs: Container[str]):
-        """Start before the launch.
+        """Make the parts; the launch has not begun.
 
         `uninitialized`: arguments that count as never written. `inputs`: parameters that the kernel only reads.
         """
@@ -51,8 +51,9 @@ class Sanitizer(Observer):
         self._meetings = Meetings(self._watch, self._shadows, self._races, self._locks, self._collector)
         self._remote = Remote(self._watch, self._collector)
         self._lanes = Lanes(self._watch, self._collector)
-        # Most events concern one part alone. An attribute of the object hides the method of its class, so the simulator
-        # calls the part directly; a method that only passed the event on would cost every access one call more.
+        # Most events concern one part alone. An attribute of the object hides the method that the class inherits from
+        # Observer, so the simulator calls the part directly. A method that only passed the event on would cost every
+        # access one call more.
         vars(self).update(
             add=self._shadows.add,
             read=self._accesses.read,
@@ -83,6 +84,7 @@ class Sanitizer(Observer):
 
     def report(self, kernel: str) -> Report:
         """Return all findings of the launch of `kernel`, which has ended."""
+        # A read of memory that was never written waits as a note until no write can race with it any more.
         for region in self._shadows.regions.values():
             self._notes.settle(region)
         # Blocks that a deadlock has left in the middle: those that ended have settled already.
@@ -105,7 +107,7 @@ class Sanitizer(Observer):
         return OwnArray(array, made.buffer, self, address) if space == "local" else made
 
     def refuse_remote(self, array: ObservedArray, key: Any, operation: str) -> bool:
-        """Report an access to the memory of a block that has ended, and go on without it."""
+        """Report an access to the memory of a block that has ended; return True, so that the access is skipped."""
         self._remote.refuse(array, key, operation)
         return True
 
@@ -123,7 +125,8 @@ class Sanitizer(Observer):
         for region in memory.regions:
             self._notes.settle(region)
         self._remote.end(block, memory)
-        # The threads' clocks point to the block's and back: cut, so that their memory is freed at once.
+        # The threads' clocks point to the block's clock and back. Without this cut, their memory would stay until
+        # Python's next search for cycles.
         memory.clock.threads.clear()
 
     def hangs(self, blocks: list[Any]) -> None:
@@ -131,11 +134,11 @@ class Sanitizer(Observer):
         note_hang(blocks, self._watch, self._collector)
 
     def refuse_mask(self, thread: Thread, operation: str, mask: int) -> bool:
-        """Report a lane that its own mask leaves out, and let it go on."""
+        """Report a lane that its own mask leaves out; return True, so that the lane goes on."""
         self._lanes.outside_mask(thread, operation, mask)
         return True
 
     def refuse_shuffle(self, thread: Thread, source: int, why: str) -> bool:
-        """Report a lane that reads from a lane that gives no value, and let it go on."""
+        """Report a lane that reads from a lane that gives no value; return True, so that the reading lane goes on."""
         self._lanes.from_nowhere(thread, source, why)
         return True

@@ -13,8 +13,8 @@ class Request:
     """The lanes of a warp at one dynamic occurrence of one load, store, atomic, or side of an asynchronous copy.
 
     `operation`: one of `OPERATIONS`; `space`: "global", "shared", or "dshared" for shared memory of another block of
-    the cluster; `size`: bytes per lane; `lanes`: the active lanes; `addresses`: the address of each active lane, in
-    bytes; `origin`: the address of the array.
+    the cluster; `size`: bytes per lane; `lanes`: the active lanes; `addresses`: the address that each active lane
+    accesses, in the same order; `origin`: the address of the array.
     """
 
     line: Line
@@ -36,12 +36,12 @@ class Request:
     @property
     def wavefronts(self) -> int:
         """Passes through the banks of shared memory."""
-        return wavefronts(self.lanes, self.addresses, self.size, self.operation == "ld")
+        return wavefronts(self.lanes, self.addresses, self.size, loads=self.operation == "ld")
 
     @property
     def conflicts(self) -> int:
         """Wavefronts above the fewest possible."""
-        return conflicts(self.lanes, self.addresses, self.size, self.operation == "ld")
+        return conflicts(self.lanes, self.addresses, self.size, loads=self.operation == "ld")
 
     @property
     def cost(self) -> int:
@@ -69,7 +69,7 @@ class Request:
 
 
 class Kept:
-    """The requests of one kind on one line that a trace keeps: the first and the costliest, or all of them."""
+    """The requests of one operation on one array at one line that a trace keeps: first and costliest, or all."""
 
     __slots__ = ("all", "first", "worst")
 

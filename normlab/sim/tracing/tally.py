@@ -31,24 +31,16 @@ class Tally:
         self._keep, self.sites, self.warps = keep, sites, warps
 
     def add(self, table: np.ndarray, groups: Groups | None = None) -> None:
-        """Group accesses into requests, if they are not `groups` already, and count these by line."""
+        """Group accesses into requests, if they are not `groups` already, and count the requests by line.
+
+        table: a row for each access, with the columns site, path, slot (32 times the warp's number + lane), address.
+        """
         if not len(table):
             return
         if groups is None:
             table = with_second_parts(table, self.sites)
             groups = grouped(table)
-        size = np.array([site.size for site in self.sites])[table[:, 0]]
-        shared = np.array([site.heat.space == "shared" for site in self.sites])[table[:, 0]]
-        loads = np.array([site.operation == "ld" for site in self.sites])[table[:, 0]]
-        # Shared memory costs wavefronts, all other memory sectors.
-        # One number per request in each: what it costs, and the fewest wavefronts that its lanes could have taken.
-        cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
-        if not shared.all():
-            requests, part = groups.part(~shared)
-            cost[requests] = sectors_of(part, table[~shared], size[~shared])
-        if shared.any():
-            requests, part = groups.part(shared)
-            cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
+        cost, fewest = self._costs(table, groups)
         # By site: a source line may have several, and a site has one array, one operation and one size.
         for number in np.unique(table[:, 0]):
             site, mine = self.sites[number], groups.site == number
@@ -60,15 +52,40 @@ class Tally:
                 memory.fewest += int(fewest[mine].sum())
             else:
                 memory.sectors += int(cost[mine].sum())
-            addresses = table[table[:, 0] == number, 3]
-            if number == 0 or self.sites[number - 1] is not site:  # the second part of a complex number is no element
-                offsets = addresses - site.origin
-                site.heat.count(
-                    site.operation, offsets % RANK_SPACING if site.heat.space == "dshared" else offsets, site.size
-                )
-            if site.heat.space == "global":
-                self._touched(site.allocation).touch(site.operation, addresses, site.size)
+            self._count_elements(number, table[table[:, 0] == number, 3])
             self._keep_some(site, groups, np.flatnonzero(mine), cost, table)
+
+    def _costs(self, table: np.ndarray, groups: Groups) -> tuple[np.ndarray, np.ndarray]:
+        """Return what each request costs, and the fewest wavefronts that its lanes could have taken.
+
+        Shared memory costs wavefronts, all other memory sectors; the fewest wavefronts stay 0 there.
+        """
+        size = np.array([site.size for site in self.sites])[table[:, 0]]
+        shared = np.array([site.heat.space == "shared" for site in self.sites])[table[:, 0]]
+        loads = np.array([site.operation == "ld" for site in self.sites])[table[:, 0]]
+        cost, fewest = np.zeros((2, len(groups.lanes)), np.int64)
+        if not shared.all():
+            requests, part = groups.part(~shared)
+            cost[requests] = sectors_of(part, table[~shared], size[~shared])
+        if shared.any():
+            requests, part = groups.part(shared)
+            cost[requests], fewest[requests] = wavefronts_of(part, table[shared], size[shared], loads[shared])
+        return cost, fewest
+
+    def _count_elements(self, number: int, addresses: np.ndarray) -> None:
+        """Count the accesses at `addresses` by element of their array, and the bytes of global memory that they touch.
+
+        number: of their site. The two parts of a complex number have neighbouring sites: only the first part counts as
+        an access to the element.
+        """
+        site = self.sites[number]
+        if number == 0 or self.sites[number - 1] is not site:
+            offsets = addresses - site.origin
+            # The same element of any block of the cluster counts as one.
+            offsets = offsets % RANK_SPACING if site.heat.space == "dshared" else offsets
+            site.heat.count(site.operation, offsets, site.size)
+        if site.heat.space == "global":
+            self._touched(site.allocation).touch(site.operation, addresses, site.size)
 
     def _touched(self, allocation: range) -> Touched:
         if allocation not in self.touched:

@@ -6,6 +6,7 @@ arithmetic progression; else all values. Numbers have five digits. `page.js` rea
 
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from normlab.sim.language.source import NO_SOURCE, Line, file_name
@@ -13,6 +14,7 @@ from normlab.sim.tracing.pictures.words import count
 from normlab.sim.tracing.play.data import Recording, Step, Value
 from normlab.sim.tracing.play.latency import NAMES, Latency
 from normlab.sim.tracing.report.listing import sections
+from normlab.sim.tracing.report.template import page_template
 from normlab.sim.tracing.request import OPERATIONS, Request
 
 LARGEST = 1 << 53  # integers that JavaScript has
@@ -21,19 +23,9 @@ MOST_INSTRUCTIONS = 60  # in the picture of the latency
 
 def page(recording: Recording, latency: Latency) -> str:
     """Return the page's HTML."""
-    # Imported here: a recording that is only looked at as data needs no template engine.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    templates = Environment(
-        loader=PackageLoader("normlab.sim.tracing", "play"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     listed = sections(recording.file, recording.first_line, (step.line for step in recording.steps))
     rows = {line: row for row, line in enumerate(line for section in listed for line, _ in section.lines)}
-    return templates.get_template("page.html.j2").render(
+    return page_template(Path(__file__).parent).render(
         recording=recording,
         latency=latency,
         sections=listed,

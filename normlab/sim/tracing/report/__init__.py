@@ -18,6 +18,7 @@ from normlab.sim.tracing.pictures.grid import heat_grid
 from normlab.sim.tracing.pictures.maps import bank_map, sector_map
 from normlab.sim.tracing.pictures.words import count, maker, subject
 from normlab.sim.tracing.report.listing import sections
+from normlab.sim.tracing.report.template import page_template
 from normlab.sim.tracing.request import Request
 from normlab.sim.tracing.tables import title
 
@@ -58,21 +59,11 @@ def write(trace: TraceData, path: Path) -> Path:
 
 def page(trace: TraceData) -> str:
     """Return the page's HTML."""
-    # Imported here: a trace that is only printed needs no template engine.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    templates = Environment(
-        loader=PackageLoader("normlab.sim.tracing", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     costs = {row.line: _cost(row.metrics) for row in trace.by_line()}
     requests = {row.line: _requests(trace, row.line) for row in trace.by_line()}
     every = [request for groups in requests.values() for group in groups for request in group]
     places = {id(request): place for place, request in enumerate(every)}
-    return templates.get_template("page.html.j2").render(
+    return page_template(Path(__file__).parent).render(
         trace=trace,
         title=title(trace),
         sections=sections(trace.file, trace.first_line, (row.line for row in trace.by_line())),
@@ -95,7 +86,7 @@ def page(trace: TraceData) -> str:
 
 
 def _cost(metrics: dict[str, float]) -> dict[str, int]:
-    """Return the numbers that stand beside a line."""
+    """Return the numbers that stand beside a line, one for each of COLUMNS, from the line's metrics."""
     return {
         name: int(sum(value for metric, value in metrics.items() if any(part in metric for part in column.parts)))
         for name, column in COLUMNS.items()
@@ -115,10 +106,10 @@ def _requests(trace: TraceData, line: Line) -> list[list[Request]]:
 
 
 def _request(request: Request) -> dict[str, Any]:
-    """Return a request's map for page.js."""
-    shared: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
+    """Return a request's map for page.js: of banks for shared memory, of sectors for any other."""
+    words: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
     seen = bank_map(request) if request.space == "shared" else sector_map(request)
-    return shared | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
+    return words | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
 
 
 def _heats(trace: TraceData) -> list[dict[str, Any]]:
@@ -130,13 +121,13 @@ def _heats(trace: TraceData) -> list[dict[str, Any]]:
                 seen = heat_grid(heat, operation, blocks=trace.blocks)
                 # JSON has no NaN, and three digits are more than a colour shows.
                 cells = [[None if isnan(cell) else float(f"{cell:.3g}") for cell in row] for row in seen.cells]
-                words = {"subject": seen.subject, "numbers": seen.numbers, "binning": seen.binning}
+                words = {"numbers": seen.numbers, "binning": seen.binning}  # properties, which `asdict` leaves out
                 found.append(asdict(seen) | words | {"cells": cells})
     return found
 
 
 def _tree(trace: TraceData) -> dict[str, Any] | None:
-    """Return the arrows of the first block, at most the first MOST_ARROWS."""
+    """Return how values went from thread to thread in the first block: at most MOST_ARROWS arrows, the earliest."""
     if not trace.flows.flows:
         return None
     seen = tree(trace.flows)

@@ -34,14 +34,10 @@ def sections(kernel_file: str, first_line: int, lines: Iterable[Line]) -> list[S
     active: dict[str, set[int]] = {kernel_file: {first_line}}
     for line in lines:
         active.setdefault(line.file, set()).add(line.number)
-    found = [
-        (first == first_line and file == kernel_file, Section(file, _lines(file, first, last)))
-        for file, numbers in active.items()
-        for first, last in _functions(file, numbers)
-    ]
-    return [
-        section for _, section in sorted(found, key=lambda one: (not one[0], one[1].file, one[1].lines[0][0].number))
-    ]
+    extents = [(file, first, last) for file, numbers in active.items() for first, last in _functions(file, numbers)]
+    # False sorts before True, so the kernel comes first.
+    extents.sort(key=lambda extent: (extent[:2] != (kernel_file, first_line), extent))
+    return [Section(file, _lines(file, first, last)) for file, first, last in extents]
 
 
 def _functions(file: str, numbers: set[int]) -> list[tuple[int, int]]:
@@ -93,10 +89,13 @@ def _coloured(file: str) -> dict[int, list[tuple[int, int, str]]]:
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             kind = _kind(token)
+            if not kind:
+                continue
             (first, begin), (last, end) = token.start, token.end
-            for number in range(first, last + 1) if kind else ():
-                whole = len(source)  # a string of many lines goes to the end of all but its last
-                span = begin if number == first else 0, end if number == last else whole, kind
+            # Only a string may have several lines. It covers all of them from column 0, but for the first line, to
+            # their ends, but for the last line; `len(source)` is beyond any line's end.
+            for number in range(first, last + 1):
+                span = begin if number == first else 0, end if number == last else len(source), kind
                 found.setdefault(number, []).append(span)
     except (tokenize.TokenError, SyntaxError):
         pass
@@ -104,7 +103,7 @@ def _coloured(file: str) -> dict[int, list[tuple[int, int, str]]]:
 
 
 def _kind(token: tokenize.TokenInfo) -> str:
-    """Return the class of a token that is coloured, else nothing."""
+    """Return the CSS class that colours a token, or "" for a token that keeps the text's colour."""
     name = tokenize.tok_name[token.type]
     if name == "NAME":
         return "keyword" if keyword.iskeyword(token.string) else ""
