@@ -1,13 +1,15 @@
-"""Find loops that only wait: `while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass`."""
+"""Find loops that only wait: `while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass`, and what decides how long loops run."""
 
 import ast
 import linecache
 from functools import cache, lru_cache
 from types import CodeType
 
+from normlab.sim.language.operators import function_tree
 from normlab.sim.language.source import parsing, position_of
 
 Position = tuple[int, int]  # line and column, in bytes, at which an expression begins
+LEAVING = (ast.Break, ast.Continue, ast.Return)
 IDLE = ("nanosleep", "threadfence", "threadfence_block", "threadfence_system", "syncwarp")
 
 
@@ -17,6 +19,25 @@ def in_spin(code: CodeType, instruction: int) -> bool:
     line, _, column, _ = position_of(code, instruction)
     source = "".join(linecache.getlines(code.co_filename))
     return (line, column) in _spins(source)
+
+
+@cache
+def deciding_names(code: CodeType) -> frozenset[str]:
+    """Return the variables that decide how often a function's loops run: counters, and what their conditions read.
+
+    A loop in which none of them changes waits: `while cuda.atomic.cas(lock, 0, 0, 1) != 0: tries += 1` does.
+    """
+    tree = function_tree(code)
+    deciding: list[ast.AST] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.For(target):
+                deciding.append(target)
+            case ast.While(test):
+                deciding.append(test)
+            case ast.If(test) if any(isinstance(part, LEAVING) for part in ast.walk(node)):
+                deciding.append(test)
+    return frozenset(part.id for one in deciding for part in ast.walk(one) if isinstance(part, ast.Name))
 
 
 @lru_cache(maxsize=64)

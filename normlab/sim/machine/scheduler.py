@@ -235,6 +235,11 @@ class Grid:
         thread.spins += 1
         if thread.spins >= TURN:
             thread.spins = TURN - 1  # a thread that waits in vain gives way at once the next time
+            # A loop over an array's elements goes on although none of them is, say, a new maximum.
+            state = variables(sys._getframe(), deciding=True)
+            if thread.polled.get("loops") != state:
+                thread.polled["loops"] = state
+                self.progress += 1
             self.give_way(thread)
 
     def turn(self, thread: Thread) -> None:

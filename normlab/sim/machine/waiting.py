@@ -7,30 +7,34 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.errors import calling_frame, is_machinery, place
+from normlab.sim.language.spins import deciding_names
 from normlab.sim.machine.observed import ObservedArray
 from normlab.sim.protocols import Block, Thread
 
 SMALL = 4096  # bytes; the contents of larger arrays are not compared, because that would take too long at every turn
 
 
-def variables(frame: FrameType | None) -> tuple:
+def variables(frame: FrameType | None, deciding: bool = False) -> tuple:
     """Return the local variables of the kernel and of the device functions that it is in, in a form to compare.
 
     The scheduler compares the results of two turns of a loop. If they are equal, the loop waits for a change that only
     another thread can make. Small arrays are compared by their bytes, scalars by their text, all else by identity. The
-    position in each function is included.
+    position in each function is included. `deciding`: only the variables that decide how often loops run, wherever in
+    its loops the thread is.
     """
     found: list[Any] = []
     frame = calling_frame(frame)
     # From the innermost device function out to the kernel: a counter in any of them shows that the loop goes on.
     while frame is not None and not is_machinery(frame):
-        for value in frame.f_locals.values():
+        names = deciding_names(frame.f_code) if deciding else frame.f_locals
+        for value in [value for name, value in frame.f_locals.items() if name in names]:
             if isinstance(value, ObservedArray):
                 value = value.raw
             small = isinstance(value, np.ndarray) and value.nbytes <= SMALL
             found.append(value.tobytes() if small else str(value) if np.isscalar(value) else id(value))
-        # The same variables at another instruction are another state: a loop may take two steps in turns.
-        found.append(frame.f_lasti)
+        if not deciding:
+            # The same variables at another instruction are another state: a loop may take two steps in turns.
+            found.append(frame.f_lasti)
         frame = frame.f_back
     return tuple(found)
 

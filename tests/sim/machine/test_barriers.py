@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
-from normlab.sim import BarrierError, DeadlockError, SimulationError, simulate
+from normlab.sim import BarrierError, DeadlockError, SimulationError, sanitize, simulate
 
 SCHEDULES = ("forward", "reverse", 0, 1, 12345)
 
@@ -192,6 +192,13 @@ def polled_by_an_addition_of_zero(flag):
 
 
 @cuda.jit
+def counting_while_it_waits(flag):
+    tries = 0
+    while cuda.atomic.cas(flag, 0, 1, 2) != 1:
+        tries += 1
+
+
+@cuda.jit
 def barrier_while_others_spin(flag):
     if cuda.threadIdx.x == 0:
         while cuda.atomic.max(flag, 0, 0) == 0:
@@ -221,6 +228,7 @@ HANGS = {
     lock_never_released: ("a spin loop",),
     flag_never_set: ("a spin loop",),
     polled_by_an_addition_of_zero: ("a spin loop",),
+    counting_while_it_waits: ("a spin loop",),
     barrier_while_others_spin: ("a spin loop", "syncthreads"),
 }
 
@@ -290,6 +298,42 @@ def test_a_fence_is_a_turn_of_a_spin_loop(schedule):
     out = np.zeros(64)
     simulate(kernel, schedule)[2, 64](np.zeros(1), out)
     assert out.all()
+
+
+@cuda.jit
+def largest_in_a_for_loop(x, out):
+    for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+        cuda.atomic.max(out, 0, x[i])
+
+
+@cuda.jit
+def largest_in_a_while_loop(x, out):
+    i = cuda.grid(1)
+    while i < x.size:
+        value = x[i]
+        cuda.atomic.max(out, 0, value)
+        i += cuda.gridsize(1)
+
+
+@cuda.jit
+def so_many_tries(x, out):
+    tries = 0
+    while True:
+        if cuda.atomic.max(out, 0, x[0]) < 0:
+            break
+        tries += 1
+        if tries == x.size:
+            break
+
+
+@pytest.mark.parametrize("kernel", [largest_in_a_for_loop, largest_in_a_while_loop, so_many_tries])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_atomics_that_change_nothing_are_no_livelock(kernel, threads):
+    x, out = np.zeros(500, np.int32), np.zeros(1, np.int32)
+    x[0] = 7
+    simulate(kernel, engine="scheduler")[1, threads](x, out)
+    assert out[0] == 7
+    assert sanitize(kernel, engine="scheduler")[1, threads](x, out).ok
 
 
 def test_many_fences_are_no_spin_loop():
