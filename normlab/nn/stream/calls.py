@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import has_torch_function_variadic
 
-from normlab.nn import checks, dtypes
+from normlab.nn import checks, dtypes, traced
 from normlab.nn.add_norm.autograd import chosen
 from normlab.nn.add_norm.functional import offset_rms_norm
 from normlab.nn.add_norm.how import AddHow
@@ -100,6 +100,8 @@ def _alone(norm: Any) -> bool:
 
 def _plain(*tensors: Any) -> bool:
     """Return True if the quick way computes these tensors: plain ones of one shape and device, watched by nothing."""
+    if traced.wanted():  # the compiler fuses the two itself
+        return False
     first = tensors[0]
     for one in tensors:
         if type(one) not in PLAIN or one.is_nested or one.is_meta or one.dtype not in checks.FLOATS:
