@@ -5,7 +5,6 @@ and every other caller that wants to see the two get. The quick way is for plain
 torch.compile, and for a norm that nothing watches.
 """
 
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -63,19 +62,11 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
     asked = _asked(norm, x, None) if _plain(x) else None
     if asked is not None:
         return _computed(x, None, asked, past=False)[0]
-    dtype = x.dtype
-    weight, rule = norm.weight, norm.dtype_rule
-    wide = x.dtype if weight.dtype is x.dtype else torch.promote_types(x.dtype, weight.dtype)
-    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
-        weight = dtypes.widened(weight)
-    if checks.mixed_by_pytorch_alone(x, weight):
-        x, weight = x.to(wide), weight.to(wide)
-    # formulas do not change under autocast
-    with torch.autocast(x.device.type, enabled=False) if any_autocast() else nullcontext():
-        output = offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
-    if rule == "wider":
-        return output.to(wide)
-    return output.to(dtype if rule in dtypes.OF_INPUT else norm.weight.dtype)
+
+    def compute(x: Tensor, weight: Tensor) -> Tensor:
+        return offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
+
+    return dtypes.by_formula(norm, x, x.dtype, compute)
 
 
 class Asked(NamedTuple):
