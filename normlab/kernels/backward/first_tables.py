@@ -20,6 +20,12 @@ SUMMED = (  # an RMSNorm of x + residual
         why="0.91 of a copy at 8192 columns; two blocks, three rows of 128 threads, prefetch of 1: 0.87",
     ),
 )
+SUMMED_LAYERS = (  # a LayerNorm of x + residual, from the input
+    Candidate(
+        columns_from=3073, columns_up_to=4096, threads=256, rows=2, stages=3, prefetch=1,
+        why="0.89 of a copy at 4096 columns; 128 threads, four stages: 0.88",
+    ),
+)
 SAMPLED = (
     Candidate(
         columns_from=1025, columns_up_to=1536, threads=64, rows=4, stages=2,
@@ -64,4 +70,6 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
         return GATED
     if kind.sampled:
         return SAMPLED
-    return SUMMED if third and kind.rms else ()
+    if not third or (kind.memory_efficient and not kind.rms):
+        return ()
+    return SUMMED if kind.rms else SUMMED_LAYERS
