@@ -132,8 +132,9 @@ def _plans(old: Any) -> list[Plan]:
             return _over_either_dimension(Plan(ROWS[kind], _keyword(old)))
     if isinstance(old, TORCH_S) or not _is_called_a_norm(old):
         return []
-    if len(_inputs(old)) == 2:
-        return _with_a_gate(old)
+    gated = _with_a_gate(old)
+    if gated:
+        return gated
     parameters = dict(old.named_parameters(recurse=False))
     shapes = {parameter.shape for parameter in parameters.values()}
     known = hasattr(old, "normalized_shape") if not shapes else len(shapes) == 1
@@ -146,15 +147,16 @@ def _plans(old: Any) -> list[Plan]:
 
 def _with_a_gate(old: Any) -> list[Plan]:
     """Return the plans of a norm whose second input may be a gate. It has a weight and an eps by any names."""
-    parameters, (x, gate) = [*dict(old.named_parameters()).items()], _inputs(old)
-    named = {one.kind for one in (x, gate)} == {Parameter.POSITIONAL_OR_KEYWORD}
-    if len(parameters) != 1 or parameters[0][1].dim() != 1 or _eps(old) is None or not named:
+    inputs, parameters = _inputs(old), list(old.named_parameters())
+    if [one.kind for one in inputs] != [Parameter.POSITIONAL_OR_KEYWORD] * 2:
         return []
-    optional = gate.default is None
-    if x.default is not Parameter.empty or not (optional or gate.default is Parameter.empty):
+    x, gate = inputs
+    if x.default is not Parameter.empty or gate.default not in (Parameter.empty, None):
+        return []
+    if [parameter.dim() for _, parameter in parameters] != [1] or _eps(old) is None:
         return []
     weight = parameters[0][0]
-    plan = Plan(GatedRMSNorm, x.name, weight, None, _eps(old), gate=gate.name, optional=optional)
+    plan = Plan(GatedRMSNorm, x.name, weight, None, _eps(old), gate=gate.name, optional=gate.default is None)
     return [plan, plan._replace(before=False)]
 
 
