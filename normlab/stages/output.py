@@ -54,13 +54,33 @@ def vector_normaliser(width: int) -> Any:
 
 
 @cache
-def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0) -> Any:
+def parameter_finder(sampled: bool) -> Any:
+    """Return the device function `place_of(weight, output, row, column)`: the index of a row's parameter.
+
+    sampled: parameters are (samples, n2), a row for each of as many parts of the output's rows; else (n2,).
+    """
+
+    @cuda.jit(device=True)
+    def of_all(weight, output, row, column):
+        return column
+
+    @cuda.jit(device=True)
+    def of_sample(weight, output, row, column):
+        rows = uint32(output.shape[0]) // uint32(weight.shape[0])  # 32 bits: a division of 64 takes as long as a vector
+        return uint32(row) // rows, column
+
+    return of_sample if sampled else of_all
+
+
+@cache
+def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, sampled: bool = False) -> Any:
     """Return the device function `write_row(values, output, index, weight, bias, center, scale)`.
 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
-    offset: as in `parameter_loader`.
+    offset: as in `parameter_loader`. sampled: as in `parameter_finder`.
     """
     vectors, width, span, whole = thread_map.loop
+    place_of = parameter_finder(sampled)
     load_parameters, normalise_vector = parameter_loader(width, offset), vector_normaliser(width)
 
     @cuda.jit(device=True)
@@ -72,49 +92,8 @@ def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0) -> Any:
             column = first + v * span
             if whole or column < output.shape[1]:
                 # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
-                load_parameters(gammas, betas, weight, bias, column)
+                load_parameters(gammas, betas, weight, bias, place_of(weight, output, row, column))
                 normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)
                 store_vector_from(output, (row, column), values, v * width, width)
 
     return write_row
-
-
-@cache
-def sample_parameters(thread_map: ThreadMap, offset: float, sampled: bool) -> tuple[Any, Any]:
-    """Return the device functions for parameters that are a row per sample, (samples, n2); both do nothing otherwise.
-
-        load_sample(gammas, betas, weight, bias, output, index)     load the row's, beside the row itself
-        write_row(values, gammas, betas, output, index, center, scale)
-
-    Each of as many parts of the output's rows as there are samples has parameters of its own. A multiprocessor finds
-    them in L2, not in L1, so they are loaded before the sums: one wait in place of one per vector.
-    gammas, betas: local, (thread_map.elements,), accumulator dtype. index, offset: as in `row_writer`.
-    """
-    vectors, width, span, whole = thread_map.loop
-    elements = thread_map.elements
-
-    @cuda.jit(device=True)
-    def load_sample(gammas, betas, weight, bias, output, index):
-        if sampled:
-            row, first = index
-            rows = uint32(output.shape[0]) // uint32(weight.shape[0])  # a division of 64 bits takes as long as a vector
-            sample = uint32(row) // rows
-            for v in range(vectors):
-                column = first + v * span
-                if whole or column < output.shape[1]:
-                    load_vector_into(gammas, v * width, weight, (sample, column), width)
-                    load_vector_into(betas, v * width, bias, (sample, column), width)
-            for k in range(elements):
-                gammas[k] += cast(offset, gammas)
-
-    @cuda.jit(device=True)
-    def write_row(values, gammas, betas, output, index, center, scale):
-        row, first = index
-        for v in range(vectors):
-            column = first + v * span
-            if whole or column < output.shape[1]:
-                for k in range(v * width, (v + 1) * width):
-                    values[k] = affine(normalised_from_input(values[k], center, scale), gammas[k], betas[k])
-                store_vector_from(output, (row, column), values, v * width, width)
-
-    return load_sample, write_row

@@ -56,7 +56,7 @@ MAX_ELEMENTS = {512: 64, 1024: 32}  # per thread, in a block of up to so many: 6
 def rows_for(n2: int, width: int, itemsize: int, rms: bool, beside: bool = False) -> Chosen | None:
     """Return the `RegisterLayout` for n2 columns, with vectors of `width` elements; itemsize: of the widest array.
 
-    None: a block's registers do not hold the row. beside: a residual, a gate or parameters come with each row.
+    None: a block's registers do not hold the row. beside: a residual or a gate comes with each row.
     """
     count = -(-n2 // width)  # vectors of the row
     otherwise = Candidate(n2, 1, "a block's registers, as far as they go; not measured", threads=MAX_THREADS)
@@ -69,8 +69,7 @@ def rows_for(n2: int, width: int, itemsize: int, rms: bool, beside: bool = False
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
-    # A row and its residual take twice the registers until they are added, and so do a row and its gate or its
-    # parameters: no limit.
+    # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
     resident = 1 if limit is None else max(1, limit // threads)
     return Chosen(RegisterLayout(thread_map, chosen.rows, resident), chosen.why)

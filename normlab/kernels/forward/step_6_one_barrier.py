@@ -33,7 +33,7 @@ from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.gate import Gate, row_gater
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.output import row_writer, sample_parameters
+from normlab.stages.output import row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
 from normlab.stages.row_map import RowMap, place_finder
@@ -48,7 +48,7 @@ class Extras(NamedTuple):
     """What a kernel does beside a norm of rows; its fields are constants of the kernel.
 
     offset: of the weight (`stages.output`). row_map: where the rows lie. gating: where a gate goes, or None.
-    sampled: parameters are a row per sample (`stages.output.sample_parameters`).
+    sampled: parameters are a row per sample (`stages.output.parameter_finder`).
     """
 
     offset: float = 0.0
@@ -68,7 +68,7 @@ def phases(layout: RegisterLayout, dtype, extras: Extras):
         stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
         return *stages, layout.thread_map.vectors * shifted.input_words
     load_aligned = row_loader(layout.thread_map)
-    write_aligned = row_writer(layout.thread_map, dtype, extras.offset)
+    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, extras.sampled)
     place_of = place_finder(extras.row_map)
 
     @cuda.jit(device=True)
@@ -98,8 +98,6 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
     load_row, fill_past_end, write_row, words_held = phases(layout, dtype, extras)
     add_residual, (load_gates, gate_row) = residual_adder(thread_map, dtype), row_gater(thread_map, dtype)
-    sampled, (load_sample, write_sample) = extras.sampled, sample_parameters(thread_map, extras.offset, extras.sampled)
-    parameters_held = elements if sampled else 1
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     anywhere = shifted is not None
 
@@ -110,8 +108,6 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         exchange = cuda.shared.array((1, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         gates = cuda.local.array(gates_held, dtype)
-        gammas = cuda.local.array(parameters_held, dtype)
-        betas = cuda.local.array(parameters_held, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
         n2 = output.shape[1]
         group = cuda.threadIdx.y
@@ -126,7 +122,6 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         if live:
             load_row(values, words, x, row, first)
             load_gates(gates, gate, row, first)
-            load_sample(gammas, betas, weight, bias, output, (row, first))
             add_residual(values, residual, new_residual, row, first)
             if not after:
                 gate_row(values, gates, gate)
@@ -162,10 +157,8 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         if live:
             if after:
                 gate_row(values, gates, gate)
-            if sampled:
-                write_sample(values, gammas, betas, output, (row, first), center, scale)
-            else:  # Parameters come from L1 or L2. Loading them before the exchange was no faster.
-                write_row(values, words, x, output, (row, first), weight, bias, center, scale)
+            # Parameters come from L1 or L2. Loading them before the exchange was no faster.
+            write_row(values, words, x, output, (row, first), weight, bias, center, scale)
 
             # Epilogue: one thread per row stores the statistics.
             if cuda.threadIdx.x == 0:
@@ -184,8 +177,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     rows = (*problem.reading, *problem.writing)
     itemsize = max(array.dtype.itemsize for array in rows)
     width, rms = widest(n2, *problem.matrices), problem.mean is None
-    beside = problem.residual is not None or problem.gate is not None or problem.sampled
-    chosen, plain = None, not (beside or problem.offset or problem.row_map)
+    beside = problem.residual is not None or problem.gate is not None
+    chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
     # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
     if plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
