@@ -14,7 +14,7 @@ GATED = (
         why="0.93 of a copy at 4096 columns; two rows of 128 threads, prefetch of 1: 0.89",
     ),
 )
-SUMMED = (  # an RMSNorm of x + residual
+SUMMED = (  # an RMSNorm of x + residual, from the output
     Candidate(
         columns_from=6145, columns_up_to=8192, threads=512, rows=1, stages=3,
         why="0.91 of a copy at 8192 columns; two blocks, three rows of 128 threads, prefetch of 1: 0.87",
@@ -70,6 +70,6 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
         return GATED
     if kind.sampled:
         return SAMPLED
-    if not third or (kind.memory_efficient and not kind.rms):
-        return ()
-    return SUMMED if kind.rms else SUMMED_LAYERS
+    if third and kind.rms == kind.memory_efficient:  # the other two have not been measured with these
+        return SUMMED if kind.rms else SUMMED_LAYERS
+    return ()
