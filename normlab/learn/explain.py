@@ -89,7 +89,7 @@ def explain(
         ValueError: no such ladder, step, norm, dtype or device, or a size below 1.
     """
     one_of("ladder", ladder, LADDERS)
-    extras = {"residual": residual, "gate": gate, "heads": heads, "samples": samples, "offset": offset}
+    extras: dict[str, Any] = {"residual": residual, "gate": gate, "heads": heads, "samples": samples, "offset": offset}
     asked = {name: value for name, value in extras.items() if value}
     chosen = step_with(asked, ladder, step) if asked else step_of(ladder, step)
     problem: Any
