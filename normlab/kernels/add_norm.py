@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import accumulator, cast, cuda, load_vector_into, store_vector_from
-from normlab.kernels.apart import Apart, described, together
+from normlab.kernels.apart import NO_ROW_MAP, Apart, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.kernels.plan import Device, PersistentPlan, Plan, Refusal, Scratch, View, Work
@@ -25,7 +25,6 @@ from normlab.stages.vector import widest
 
 THREADS = 256  # per block, and a block per row
 GRID_LIMIT = 2**31 - 1
-NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 GAMMA, THROUGH_NORM = "gamma", "through_norm"  # scratch: weight + offset, and the gradient that comes through the norm
 
 

@@ -11,6 +11,7 @@ from normlab.engine import DeviceArray
 from normlab.kernels.plan import PersistentPlan, Plan, Refusal, Scratch, View, Work
 
 SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
+NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 
 
 class Apart(NamedTuple):

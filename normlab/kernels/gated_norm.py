@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import accumulator, cuda, load, load_vector_into, store_vector_from
-from normlab.kernels.apart import Apart, described, together
+from normlab.kernels.apart import NO_ROW_MAP, Apart, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.kernels.plan import Device, PersistentPlan, Plan, Refusal, Scratch, Work
@@ -138,6 +138,8 @@ def build_leave_norm(dtype: Any, width: int, gating: Gate, weighted: bool) -> An
 
 def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan that gates x, or the norm's output, in a kernel of its own."""
+    if problem.row_map or problem.gate_map:
+        return NO_ROW_MAP
     assert problem.gating is not None
     after = problem.gating.after_norm
     scratch = Scratch(NORMALISED if after else GATED, problem.shape, problem.invvar.dtype)
@@ -156,6 +158,8 @@ def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPl
 
 def plan_backward(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan with a kernel before the plain norm's backward and one after it."""
+    if problem.row_map or problem.gate_map:
+        return NO_ROW_MAP
     assert problem.gating is not None
     after, recompute = problem.gating
     gated, grad, through = (Scratch(name, problem.shape, problem.invvar.dtype) for name in (GATED, GRAD, THROUGH_NORM))

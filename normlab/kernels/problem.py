@@ -27,7 +27,7 @@ class ForwardProblem:
     NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
     `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
     new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
-    `row_map`: None, or where the rows of x lie: x is then (places, n2).
+    `row_map`: None, or where the rows of x lie: x is then (places, n2). `gate_map`: the same of the gate.
     `gate`: (n1, n2), x's dtype, with `gating`, which says where silu(gate) goes; or both None.
     `sampled`: weight and bias are (samples, n2), a row for each of as many parts of n1 rows.
     """
@@ -46,6 +46,7 @@ class ForwardProblem:
     row_map: RowMap | None = None
     gate: Any = None
     gating: Gate | None = None
+    gate_map: RowMap | None = None
     sampled: bool = False
 
     @property
@@ -87,7 +88,7 @@ class BackwardProblem:
     `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
     was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
     `ForwardProblem`; the map is that of `saved`.
-    `gate`, `gating`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
+    `gate`, `gating`, `gate_map`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
     """
 
     grad_output: Any
@@ -108,6 +109,7 @@ class BackwardProblem:
     row_map: RowMap | None = None
     gate: Any = None
     gating: Gate | None = None
+    gate_map: RowMap | None = None
     grad_gate: Any = None
     sampled: bool = False
 
