@@ -22,7 +22,7 @@ def in_place(array: Any, heads_alone: bool = True) -> tuple[Any, RowMap | None]:
     strides = array.stride() if is_torch(array) else tuple(one // size for one in array.strides)
     whole = array.is_contiguous() if is_torch(array) else array.flags.c_contiguous
     *leading, heads, columns = array.shape
-    if not heads_alone and strides[-2] != columns:  # a group of one row each
+    if not heads_alone and strides[-1] == 1 and strides[-2] != columns:  # a group of one row each
         leading, heads, strides = [*leading, heads], 1, (*strides[:-1], columns, 1)
     if whole or not prod(array.shape) or strides[-2:] != (columns, 1):
         return array, None

@@ -1,6 +1,5 @@
 """Find the step that `explain` is asked about, and refuse arguments that its ladder does not take."""
 
-from collections.abc import Collection
 from typing import Any
 
 from normlab.kernels import BEST, LADDERS, add_norm, gated_norm, modulated_norm
@@ -14,9 +13,9 @@ def step_of(ladder: str, step: str | None) -> Any:
     return next(known for known in LADDERS[ladder] if known.name == wanted)
 
 
-def step_with(extras: Collection[str], ladder: str, step: str | None) -> Any:
+def step_with(extras: dict[str, Any], ladder: str, step: str | None) -> Any:
     """Return what does a norm with extras; raise ValueError for another ladder, or for a step of a ladder."""
-    named = " and ".join(extras)
+    named = " and ".join(f"{name}={value!r}" for name, value in extras.items())
     one_of(f"ladder with {named}", ladder, ("forward", "backward"))
     if step is not None:
         raise ValueError(f"a norm with {named} has no steps to choose from, got step={step!r}")

@@ -34,7 +34,7 @@ MODELS: dict[str, dict[str, int]] = {
 }
 BATCH, LENGTH, VOCABULARY = 4, 2048, 32000
 KERNELS = {
-    "normlab": ("forward_one_barrier", "backward_pipelined", "backward_final_sums", "add_rows", "risk", "survey"),
+    "normlab": ("forward_one_barrier", "backward_pipelined", "backward_final_sums", "combine_rows", "risk", "survey"),
     "compiler": ("triton_",),
     "products": ("nvjet", "gemm", "cutlass"),
     "attention": ("flash", "fmha", "cudnn"),

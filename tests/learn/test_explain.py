@@ -190,12 +190,15 @@ def test_it_is_at_the_top_level_and_needs_no_driver():
         ({"norm": "rms", "gate": "after", "residual": True}, "one of residual, gate, heads and samples, got residual"),
         ({"norm": "rms", "gate": "after", "offset": 1.0}, "offset goes with residual or heads, or alone, got gate"),
         ({"norm": "rms", "gate": "before", "saved": "output"}, "saved must be input with gate, got 'output'"),
-        ({"norm": "rms", "gate": "after", "step": "fused"}, "a norm with gate has no steps to choose from"),
+        ({"norm": "rms", "gate": "after", "step": "fused"}, "a norm with gate='after' has no steps to choose from"),
         ({"norm": "rms", "samples": 2}, "samples needs norm='layer', with weight and bias"),
         ({"samples": 3, "n1": 8}, "n1 must be a multiple of samples, got 8 rows and 3 samples"),
         ({"norm": "rms", "heads": (4, 3)}, "heads must be (heads, places), at least as many places as heads"),
         ({"norm": "rms", "heads": (4, 6), "dtype": "float64"}, "no kernel takes these heads where they lie"),
-        ({"ladder": "sgemm", "residual": True}, "ladder with residual must be one of forward, backward, got 'sgemm'"),
+        (
+            {"ladder": "sgemm", "residual": True},
+            "ladder with residual=True must be one of forward, backward, got 'sgemm'",
+        ),
     ],
 )
 def test_bad_input_is_named(given, said):

@@ -35,7 +35,8 @@ ARGUMENTS = "part_weight", "part_bias", "grad_weight", "grad_bias"  # of the ker
 COLUMNS = 32  # per block
 THREADS_A_COLUMN = 8
 # Short rows leave many rows of partial sums and few blocks that add them up: 1,056 rows of 64 columns have two blocks,
-# whose threads would wait for 33 loads one after another.
+# whose threads would wait for 33 loads one after another. The backward of 131,072 rows of 64 bfloat16 reaches 0.72 of a
+# copy on an H200, with eight threads 0.64; of 264 rows of partial sums 4,096 columns wide, both are as fast.
 MANY_ROWS, THREADS_OF_MANY = 256, 32
 IN_FLIGHT = 4  # loads per thread, each added into a sum of its own
 FEW_ROWS = 16  # up to so many rows the second kernel adds up
