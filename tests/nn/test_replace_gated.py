@@ -121,8 +121,8 @@ def test_a_norm_with_a_gate_is_replaced_and_computes_the_same(kind, mode):
         torch.testing.assert_close(results(norm, x, gate), results(old, x, gate), rtol=1e-4, atol=1e-5)
     compiled = torch.compile(norm, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(hidden_states=x, gate=gate), old(x, gate))
-    assert replace_norms(model, mode) == []
-    assert model["gated"] is norm
+    again = replace_norms(model, mode)
+    assert (list(again), again.left, again.missed, model["gated"]) == ([], [], [], norm)
 
 
 def test_a_gate_may_be_missing_where_it_could_be_before():
@@ -154,6 +154,15 @@ def test_its_output_keeps_the_dtype_it_had_whatever_the_gate_s(kind, parameters,
         torch.testing.assert_close(got[0], want[0], rtol=2**-6, atol=2**-6)
         with torch.autocast("cpu", dtype=half):
             assert model["gated"](x, gate).dtype == old(x, gate).dtype
+
+
+def test_a_wider_gate_is_not_rounded_to_the_input_s_dtype():
+    norm = block(gated=KINDS["before"]())
+    replace_norms(norm)
+    x, gate = torch.randn(4, 8).bfloat16(), 1 + 2.0**-12 * torch.randn(4, 8)  # in bfloat16 the gate is 1
+    want = nn.gated_rms_norm(x.float(), gate, norm["gated"].weight, 1e-3, norm_before_gate=False)
+    assert torch.equal(norm["gated"](x, gate), want)
+    assert not torch.equal(norm["gated"](x, torch.ones_like(gate)), want)
 
 
 def test_another_gate_or_groups_stay_and_the_report_says_why():
