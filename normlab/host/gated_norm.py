@@ -75,8 +75,8 @@ def gated_rms_norm_forward(
             gating=Gate(bool(norm_before_gate)),
         )
         if (row_map or gate_map) and FORWARD.first_answer(problem, Device.of(output)) is None:
-            how = {"eps": eps, "norm_before_gate": norm_before_gate}
-            return gated_rms_norm_forward(contiguous(x), contiguous(gate), weight, **how)
+            copies = contiguous(x), contiguous(gate)
+            return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
         FORWARD.do(backend.launch, backend, problem, Device.of(output))
     results = backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading)
     replay.keep(backend)
@@ -157,9 +157,16 @@ def gated_rms_norm_backward(
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
         if (row_map or gate_map) and BACKWARD.first_answer(problem, Device.of(grad_input)) is None:
-            call = call._replace(saved=contiguous(saved), gate=contiguous(gate))
-            how = {"eps": eps, "norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
-            return gated_rms_norm_backward(*call[:5], **how)
+            return gated_rms_norm_backward(
+                grad_output,
+                contiguous(saved),
+                contiguous(gate),
+                invvar,
+                weight,
+                eps=eps,
+                norm_before_gate=norm_before_gate,
+                memory_efficient=memory_efficient,
+            )
         BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
     results = (
         backend.give_back(grad_input, (*leading, n2)),
