@@ -58,48 +58,50 @@ def norm(
     offset: float = 0.0,
 ) -> Tensor:
     """Return the output of a norm. offset: gamma is weight + offset."""
-    return TracedNorm.apply(x, shape, weight, bias, eps, rms, memory_efficient is True, offset)
+    if memory_efficient is True:
+        return FromOutput.apply(x, shape, weight, bias, eps, rms, offset)
+    return computed(x, shape, weight, bias, eps, rms, offset)[0]
 
 
-class TracedNorm(torch.autograd.Function):
-    """apply(x, shape, weight, bias, eps, rms, memory_efficient, offset) -> output."""
+def computed(
+    x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool, offset: float
+) -> tuple[Tensor, Tensor]:
+    """Return (output, invvar)."""
+    values = to(x, accumulator(x.dtype))
+    mean, invvar = statistics(values, shape, eps, rms)
+    output = normalised_from_input(values, mean, invvar)
+    if weight is not None:
+        output = output * (to(weight, values.dtype) + offset)
+    if bias is not None:
+        output = output + to(bias, values.dtype)
+    return to(output, output_dtype(x, weight, bias)), invvar
+
+
+class FromOutput(torch.autograd.Function):
+    """apply(x, shape, weight, bias, eps, rms, offset) -> output, with a backward that starts from the output.
+
+    It has no second derivatives. AOTAutograd raises an error for any; a backend without it, such as "eager", does not.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        shape: Shape,
-        weight: Parameter,
-        bias: Parameter,
-        eps: float,
-        rms: bool,
-        memory_efficient: bool,
-        offset: float,
+        ctx: Any, x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool, offset: float
     ) -> Tensor:
         """Return the output."""
-        wide = accumulator(x.dtype)
-        mean, invvar = statistics(to(x, wide), shape, eps, rms)
-        output = normalised_from_input(to(x, wide), mean, invvar)
-        if weight is not None:
-            output = output * (to(weight, wide) + offset)
-        if bias is not None:
-            output = output + to(bias, wide)
-        output = to(output, output_dtype(x, weight, bias))
-        ctx.save_for_backward(
-            output if memory_efficient else x, invvar, weight, bias, None if memory_efficient else mean
-        )
-        ctx.how, ctx.offset = How(x.dtype, shape, eps, rms, memory_efficient), offset
+        output, invvar = computed(x, shape, weight, bias, eps, rms, offset)
+        ctx.save_for_backward(output, invvar, weight, bias)
+        ctx.how, ctx.offset = How(x.dtype, shape, eps, rms, True), offset
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias."""
-        tensor, invvar, weight, bias, mean = ctx.saved_tensors
+        output, invvar, weight, bias = ctx.saved_tensors
         gamma = None if weight is None else to(weight, invvar.dtype) + ctx.offset
-        saved = Saved(tensor, invvar, gamma, to(bias, invvar.dtype), None, None, mean)
+        saved = Saved(output, invvar, gamma, to(bias, invvar.dtype), None, None, None)
         grad_input, grad_weight, grad_bias = composed_gradients(grad_output, saved, ctx.how)
         affine = (
             None if weight is None or grad_weight is None else to(grad_weight, weight.dtype),
             None if bias is None or grad_bias is None else to(grad_bias, bias.dtype),
         )
-        return to(grad_input, ctx.how.dtype), None, *affine, *[None] * 4
+        return to(grad_input, ctx.how.dtype), None, *affine, *[None] * 3

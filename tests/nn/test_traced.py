@@ -103,7 +103,8 @@ def test_the_output_is_saved_in_place_of_the_input(kind):
         with fused_by_compiler():
             compiled = torch.compile(lambda x, norm=norm: norm(2 * x), fullgraph=True, backend=backend)
             compiled(torch.randn(4, 8, requires_grad=True)).sum().backward()
-    assert whole == [2, 1, 2]
+    assert whole[1] == 1
+    assert whole[0] == whole[2] > 1  # this compiler keeps what each operation needs; Inductor keeps the input
 
 
 def test_an_exact_norm_s_gradients_are_right_where_a_weight_is_0():
@@ -119,6 +120,20 @@ def test_an_exact_norm_s_gradients_are_right_where_a_weight_is_0():
     found, norm.weight.grad = norm.weight.grad, None
     eager(x).pow(2).add(1).prod(-1).sum().backward()
     torch.testing.assert_close(found, eager.weight.grad)
+
+
+def test_second_derivatives_are_those_of_the_formulas_or_an_error():
+    x, norm = torch.randn(3, 8, requires_grad=True), FusedRMSNorm(8)
+
+    def second(function):
+        (first,) = torch.autograd.grad((function(x) + x.square()).pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(first.pow(2).sum(), x)[0]
+
+    with fused_by_compiler():
+        torch.testing.assert_close(second(torch.compile(norm, backend="eager", fullgraph=True)), second(norm))
+        norm.memory_efficient = True
+        with pytest.raises(RuntimeError, match="double backward"):
+            second(torch.compile(norm, backend="aot_eager", fullgraph=True))
 
 
 def test_outside_of_the_block_and_eager_calls_in_it_are_as_ever():
