@@ -183,7 +183,7 @@ def measured(model: str, modes: list[str], compiled: bool, until: float) -> dict
     return {
         name: {
             "ms": statistics.median(one[name] for one in found),
-            "against the first": statistics.median(one[name] / one[base] for one in found),
+            "ratio": statistics.median(one[name] / one[base] for one in found),
             "peak": peak(step),
             "kernels": by_kind(step),
         }
@@ -201,16 +201,16 @@ def main(
     """Measure, print a table, and write a record if OUT is given."""
     until = time.monotonic() + float(seconds)
     command = " ".join(["python -m hardware.llama", *sys.argv[1:]])
-    record: dict[str, Any] = {"what": "llama", **provenance(), "command": command, "models": {}}
+    record: dict[str, Any] = {"what": "llama", **provenance(), "command": command, "rows": []}
     lines = []
     names = models.split(",")
     # eager steps of all models first: a compiled one takes half a minute to be compiled
     for place, model in [(place, name) for place in places.split(",") for name in names]:
         wanted = [mode for mode in modes.split(",") if place == "compiled" or not mode.endswith("formulas")]
         rows = measured(model, wanted, place == "compiled", until)
-        record["models"].setdefault(model, {})[place] = rows
+        record["rows"] += [{"model": model, "place": place, "norms": name, **row} for name, row in rows.items()]
         for name, row in rows.items():
-            ratio, mebibytes = row["against the first"], row["peak"] / 2**20
+            ratio, mebibytes = row["ratio"], row["peak"] / 2**20
             lines.append(f"{model:7}{place:9}{name:14}{row['ms']:8.2f} ms {ratio:8.4f} {mebibytes:10.1f} MiB")
             lines.append("    kernels: " + ", ".join(f"{kind} {ms:.2f} ms" for kind, ms in row["kernels"].items()))
         torch.compiler.reset()
