@@ -165,6 +165,19 @@ def uncounted() -> str:
     return str(found)
 
 
+def llama(norms: str) -> dict[str, Any]:
+    """Return what was measured of a Llama's compiled training step with these norms."""
+    (found,) = (row for row in record("llama_h100")["rows"] if row["norms"] == norms)
+    return found
+
+
+def by_operators() -> str:
+    """Return by how many milliseconds the compiler's kernels and normlab's take longer than the compiler's alone."""
+    kernels = [llama(norms)["kernels"] for norms in ("torch.nn", "exact fused")]
+    first, second = (sum(one.get(kind, 0.0) for kind in ("compiler", "normlab")) for one in kernels)
+    return f"{second - first:.1f}"
+
+
 QUOTED: dict[str, Callable[[], str]] = {
     "best forward": lambda: of_copy("forward", 4096),
     "best backward": lambda: of_copy("backward", 4096),
@@ -173,6 +186,9 @@ QUOTED: dict[str, Callable[[], str]] = {
     "block order slower": lambda: slower("block_order", "double_buffer"),
     "second step of the forward": lambda: times("forward", "block_tree", "thread_per_row"),
     "uncounted bytes": uncounted,
+    "step by formulas": lambda: f"{llama('True formulas')['ratio']:.2f}",
+    "step by operators": lambda: f"{llama('exact fused')['ratio']:.2f}",
+    "milliseconds of operators": by_operators,
     "tutorials": lambda: str(len(tutorials.every())),
     "exercises": lambda: str(len(catalogue.FILES)),
     "places": lambda: str(len(places())),

@@ -27,6 +27,19 @@ OTHERS: dict[str, tuple[str, str, dict[str, str]]] = {  # by a name's first word
         {"norm": "norm", "shape": "shape", "dtype": "dtype", "by": "contender", "GPU us": "device_us"}
         | {"with the host us": "us", "bytes sent": "sent"},
     ),
+    "extras": (
+        "Norms with a residual, a gate, or parameters per sample",
+        "rows",
+        {"direction": "direction", "norm": "norm", "shape": "shape", "by": "contender"}
+        | {"us": "us", "of a copy": "of_copy"},
+    ),
+    "llama": (
+        "A training step of a decoder",
+        "rows",
+        {name: name for name in ("model", "place", "norms", "ms")}
+        | {"of the first": "ratio", "peak bytes": "peak", "compiler's ms": "kernels.compiler"}
+        | {"normlab's ms": "kernels.normlab", "products' ms": "kernels.products"},
+    ),
     "memory": (
         "Memory that a model keeps",
         "rows",

@@ -108,6 +108,40 @@ def on_several_gpus() -> str:
     return _table(["norm", "by", "GPU, µs", "with the host, µs", "bytes sent"], rows)
 
 
+def with_extras() -> str:
+    """Return the speeds of norms with a residual, a gate and the like, as fractions of a copy: forward / backward."""
+    found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    contenders: dict[str, None] = {}  # in order
+    for row in record("extras_h200")["rows"]:
+        contenders[row["contender"]] = None
+        of_one = found.setdefault((row["norm"], row["shape"]), {}).setdefault(row["contender"], {})
+        of_one[row["direction"]] = f"{row['of_copy']:.2f}"
+    names = {
+        **{"rms": "x + residual, RMSNorm", "layer": "x + residual, LayerNorm", "heads": "heads in a fused tensor"},
+        **{"gated": "gate after the norm", "gated x": "gate before the norm", "modulated": "scale, shift per sample"},
+    }
+    lines = []
+    for (norm, shape), by in found.items():
+        both = [[by.get(one, {}).get(direction, "") for direction in ("forward", "backward")] for one in contenders]
+        cells = [" / ".join(pair).strip() if any(pair) else "" for pair in both]
+        lines.append([f"{names[norm]}, {shape.replace('x', '×')}", *cells])
+    return _table(["", *contenders], lines, {"", *contenders})
+
+
+def training_step() -> str:
+    """Return what a compiled training step of a Llama takes by its norms."""
+    said = {
+        **{"torch.nn": "torch.nn's", "exact fused": '`"exact"`, `fuse_residual=True`'},
+        "True formulas": "`True`, in `fused_by_compiler`",
+    }
+    lines = []
+    for row in record("llama_h100")["rows"]:
+        kernels = [f"{row['kernels'].get(kind, 0.0):.2f}" for kind in ("compiler", "normlab")]
+        memory = f"{row['peak'] / 2**20:,.0f}"
+        lines.append([said[row["norms"]], f"{row['ms']:.1f}", f"{row['ratio']:.3f}", memory, *kernels])
+    return _table(["norms", "ms", "of torch.nn's", "MiB", "compiler's kernels, ms", "normlab's, ms"], lines)
+
+
 def counters() -> str:
     """Return hardware / trace of some launches, or one number where both agree."""
     launches = {launch["name"]: launch["metrics"] for launch in record("counters_h200")["launches"]}
@@ -308,5 +342,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "compared": compared,
     "explained": explained,
     "beside quack": beside_quack,
+    "norms with extras": with_extras,
+    "training step": training_step,
     "steps of the product": lambda: steps("sgemm"),
 }

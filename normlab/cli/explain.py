@@ -47,6 +47,23 @@ def explain_plan(
     channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
     alignment: Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")] = 256,
     residual: Annotated[bool, typer.Option("--residual", help="The norm of x + residual.")] = False,
+    gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="after|before",
+            autocompletion=one_of("after", "before"),
+            show_default=False,
+            help="An RMSNorm with a gate after the norm, or before it.",
+        ),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="HEADSxPLACES", show_default=False, help="Rows are heads in a fused tensor, 32x48."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(show_default=False, help="A LayerNorm with a scale and a shift for each sample.")
+    ] = None,
+    offset: Annotated[float, typer.Option(help="Of an RMSNorm: gamma is weight + offset.")] = 0.0,
     device: Annotated[
         str,
         typer.Option(
@@ -86,6 +103,10 @@ def explain_plan(
             channels_last=channels_last,
             alignment=alignment,
             residual=residual,
+            gate=gate,
+            heads=None if heads is None else heads_of(heads),
+            samples=samples,
+            offset=offset,
             device=device,
             step=step,
             compiled=compiled,
@@ -120,6 +141,14 @@ def compile_now(found: Any) -> None:
         _ = found.resources
     except CompilerMissingError as error:
         raise refused("explain", f"--compile: {error}; {GET_COMPILER}") from None
+
+
+def heads_of(given: str) -> tuple[int, int]:
+    """Return heads and places of a text such as 32x48."""
+    parts = given.lower().split("x")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise ValueError(f"heads are HEADS x PLACES, such as 32x48, got {given!r}")
+    return int(parts[0]), int(parts[1])
 
 
 def sides_of(shape: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.host.places import contiguous, in_place
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -22,7 +23,8 @@ def gated_rms_norm_forward(
     """Return an RMSNorm over the last dimension with a gate, and its invvar.
 
     Args:
-        x, gate: (*leading, n), one dtype: float16, bfloat16, float32 or float64; any strides.
+        x, gate: (*leading, n), one dtype: float16, bfloat16, float32 or float64; any strides. Neither is copied if its
+            rows lie equally far apart, by a multiple of n, or if they are heads as in `normlab.head_rms_norm_forward`.
         weight: (n,), or None.
         eps: added to the mean square.
         norm_before_gate: True: output = x̂ weight silu(gate). False: the RMSNorm of x silu(gate), which is not rounded
@@ -43,8 +45,9 @@ def gated_rms_norm_forward(
     array([[ 0.  , 56.57]], dtype=float32)
     """
     shape = tuple(getattr(x, "shape", ()))
-    given = x, gate, weight
-    key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", norm_before_gate)
+    (rows, row_map), (gates, gate_map) = in_place(x, False), in_place(gate, False)
+    given = rows, gates, weight
+    key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", norm_before_gate, row_map, gate_map)
     cached = replay.find(key)
     if cached:
         return cached(pointers)
@@ -59,8 +62,10 @@ def gated_rms_norm_forward(
     output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
     if n1:
         problem = ForwardProblem(
-            x=backend.operand(x, (n1, n2)),
-            gate=backend.operand(gate, (n1, n2)),
+            x=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
+            gate=backend.operand(gates, (n1, n2) if gate_map is None else tuple(gates.shape)),
+            row_map=row_map,
+            gate_map=gate_map,
             weight=backend.operand(weight, (n2,)),
             bias=None,
             eps=checks.rounded_eps(eps, statistics.name),
@@ -69,6 +74,9 @@ def gated_rms_norm_forward(
             invvar=invvar,
             gating=Gate(bool(norm_before_gate)),
         )
+        if (row_map or gate_map) and FORWARD.first_answer(problem, Device.of(output)) is None:
+            copies = contiguous(x), contiguous(gate)
+            return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
         FORWARD.do(backend.launch, backend, problem, Device.of(output))
     results = backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading)
     replay.keep(backend)
@@ -115,8 +123,9 @@ def gated_rms_norm_backward(
     """
     call = GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient)
     shape = tuple(getattr(gate, "shape", ()))
-    options = "backward", norm_before_gate, memory_efficient
-    key, pointers = replay.signature(call[:5], shape, eps, BACKWARD.name, *options)
+    (rows, row_map), (gates, gate_map) = in_place(saved, False), in_place(gate, False)
+    options = "backward", norm_before_gate, memory_efficient, row_map, gate_map
+    key, pointers = replay.signature((grad_output, rows, gates, *call[3:5]), shape, eps, BACKWARD.name, *options)
     cached = replay.find(key)
     if cached:
         return cached(pointers)
@@ -128,11 +137,12 @@ def gated_rms_norm_backward(
     grad_weight = None if weight is None else (backend.empty if n1 else backend.zeros)((n2,), output_dtype)
     grad_input, grad_gate = (backend.empty((n1, n2), input_dtype) for _ in range(2))
     if n1:
-        rows = [backend.operand(array, (n1, n2)) for array in call[:3]]
         problem = BackwardProblem(
-            grad_output=rows[0],
-            saved=rows[1],
-            gate=rows[2],
+            grad_output=backend.operand(grad_output, (n1, n2)),
+            saved=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
+            gate=backend.operand(gates, (n1, n2) if gate_map is None else tuple(gates.shape)),
+            row_map=row_map,
+            gate_map=gate_map,
             mean=None,
             invvar=backend.operand(invvar, (n1,)),
             weight=backend.operand(weight, (n2,)),
@@ -146,6 +156,17 @@ def gated_rms_norm_backward(
             grad_bias=None,
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
+        if (row_map or gate_map) and BACKWARD.first_answer(problem, Device.of(grad_input)) is None:
+            return gated_rms_norm_backward(
+                grad_output,
+                contiguous(saved),
+                contiguous(gate),
+                invvar,
+                weight,
+                eps=eps,
+                norm_before_gate=norm_before_gate,
+                memory_efficient=memory_efficient,
+            )
         BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
     results = (
         backend.give_back(grad_input, (*leading, n2)),

@@ -14,47 +14,29 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from normlab.engine import accumulator, cast, cuda, load_vector_into, store_vector_from
-from normlab.kernels.apart import Apart, described, together
+from normlab.engine import cast, cuda
+from normlab.kernels.apart import NO_ROW_MAP, Apart, combining, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
 from normlab.kernels.plan import Device, PersistentPlan, Plan, Refusal, Scratch, View, Work
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.kernels.step import Rung
-from normlab.stages.vector import widest
 
-THREADS = 256  # per block, and a block per row
-GRID_LIMIT = 2**31 - 1
-NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 GAMMA, THROUGH_NORM = "gamma", "through_norm"  # scratch: weight + offset, and the gradient that comes through the norm
 
 
 @cache
-def build(dtype: Any, width: int, offset: float) -> Any:
-    """Return the kernel `add_rows` for an accumulator dtype and vectors of `width` elements."""
+def adder(dtype: Any, offset: float) -> Any:
+    """Return the device function `add(value, other, like)`: value + other + offset."""
 
-    @cuda.jit
-    def add_rows(first, second, total):
-        """Write first + second + offset, rounded once. All are (n1, n2); second may be None."""
-        values = cuda.local.array(width, dtype)
-        others = cuda.local.array(width, dtype)
-        row = cuda.blockIdx.x
-        while row < total.shape[0]:
-            column = cuda.threadIdx.x * width
-            while column < total.shape[1]:
-                load_vector_into(values, 0, first, (row, column), width)
-                if second is not None:
-                    load_vector_into(others, 0, second, (row, column), width)
-                for k in range(width):
-                    if second is not None:
-                        values[k] += others[k]
-                    if offset:
-                        values[k] += cast(offset, values)
-                store_vector_from(total, (row, column), values, 0, width)
-                column += THREADS * width
-            row += cuda.gridDim.x
+    @cuda.jit(device=True)
+    def add(value, other, like):
+        total = value + other
+        if offset:
+            total += cast(offset, like)
+        return total
 
-    return add_rows
+    return add
 
 
 def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
@@ -102,8 +84,8 @@ def _with_gamma(problem: Any) -> tuple[list[Apart], Any]:
 
 def _adding(like: Any, names: tuple, *arrays: Any, offset: float = 0.0) -> Work:
     """Return the kernel that adds two operands into a third, by their names. arrays: for widths. like: invvar."""
-    n1, n2 = arrays[0].shape if len(arrays[0].shape) == 2 else (1, *arrays[0].shape)
-    return Work(build, (accumulator(like), widest(n2, *arrays), offset), min(n1, GRID_LIMIT), THREADS, names)
+    shape = arrays[0].shape if len(arrays[0].shape) == 2 else (1, *arrays[0].shape)
+    return combining(shape, like, names, arrays, adder, offset)
 
 
 FORWARD = Rung("add_norm", "the residual is added in the norm's kernel", (step_6_one_barrier.plan, plan_forward))

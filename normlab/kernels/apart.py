@@ -4,13 +4,19 @@ The fast steps add a residual, an offset or a gate in the norm's own kernel. Wha
 block holds, vectors that are too narrow) is planned here: a kernel beside the norm, and the norm by an earlier step.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
-from normlab.engine import DeviceArray
+from normlab.engine import DeviceArray, accumulator, cast, cuda, load_vector_into, store_vector_from
 from normlab.kernels.plan import PersistentPlan, Plan, Refusal, Scratch, View, Work
+from normlab.stages.vector import widest
 
+THREADS = 256  # per block, and a block per row
+GRID_LIMIT = 2**31 - 1
 SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
+NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 
 
 class Apart(NamedTuple):
@@ -25,6 +31,49 @@ class Apart(NamedTuple):
     after: tuple[Work, ...] = ()
     scratch: tuple[Scratch, ...] = ()
     absent: tuple[str, ...] = ()
+
+
+@cache
+def build(dtype: Any, width: int, combiner: Callable[..., Any], *options: Any) -> Any:
+    """Return the kernel `combine_rows` for an accumulator dtype and vectors of `width` elements.
+
+    combiner(dtype, *options): the device function `combined(value, other, like)`. like: an array of dtype.
+    """
+    combined = combiner(dtype, *options)
+
+    @cuda.jit
+    def combine_rows(first, second, result):
+        """Write combined(first, second), rounded once. All are (n1, n2); second may be None, which counts as 0."""
+        values = cuda.local.array(width, dtype)
+        others = cuda.local.array(width, dtype)
+        for k in range(width):
+            others[k] = cast(0, others)
+        row = cuda.blockIdx.x
+        while row < result.shape[0]:
+            column = cuda.threadIdx.x * width
+            while column < result.shape[1]:
+                load_vector_into(values, 0, first, (row, column), width)
+                if second is not None:
+                    load_vector_into(others, 0, second, (row, column), width)
+                for k in range(width):
+                    values[k] = combined(values[k], others[k], values)
+                store_vector_from(result, (row, column), values, 0, width)
+                column += THREADS * width
+            row += cuda.gridDim.x
+
+    return combine_rows
+
+
+def combining(
+    shape: tuple[int, ...], like: Any, names: tuple, arrays: tuple, combiner: Callable[..., Any], *options: Any
+) -> Work:
+    """Return the kernel that combines two matrices into a third, by their names.
+
+    like: an array of the accumulator's dtype. arrays: what limits the width of vectors. combiner, options: of `build`.
+    """
+    n1, n2 = shape
+    how = accumulator(like), widest(n2, *arrays), combiner, *options
+    return Work(build, how, min(n1, GRID_LIMIT), THREADS, names)
 
 
 def described(scratch: Scratch) -> DeviceArray:

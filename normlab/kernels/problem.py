@@ -27,7 +27,7 @@ class ForwardProblem:
     NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
     `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
     new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
-    `row_map`: None, or where the rows of x lie: x is then (places, n2).
+    `row_map`: None, or where the rows of x lie: x is then (places, n2). `gate_map`: the same of the gate.
     `gate`: (n1, n2), x's dtype, with `gating`, which says where silu(gate) goes; or both None.
     `sampled`: weight and bias are (samples, n2), a row for each of as many parts of n1 rows.
     """
@@ -46,6 +46,7 @@ class ForwardProblem:
     row_map: RowMap | None = None
     gate: Any = None
     gating: Gate | None = None
+    gate_map: RowMap | None = None
     sampled: bool = False
 
     @property
@@ -87,7 +88,7 @@ class BackwardProblem:
     `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
     was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
     `ForwardProblem`; the map is that of `saved`.
-    `gate`, `gating`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
+    `gate`, `gating`, `gate_map`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
     """
 
     grad_output: Any
@@ -108,6 +109,7 @@ class BackwardProblem:
     row_map: RowMap | None = None
     gate: Any = None
     gating: Gate | None = None
+    gate_map: RowMap | None = None
     grad_gate: Any = None
     sampled: bool = False
 
@@ -169,6 +171,10 @@ class Problem:
         alignment: bytes, a power of two that all addresses are multiples of.
         residual: is one added before the norm (`kernels.add_norm`)? It has x's dtype. A backward then gets a gradient
             at the sum.
+        gate: of an RMSNorm, "after" the norm or "before" it (`kernels.gated_norm`); None: it has none.
+        heads: (heads, places) of an RMSNorm whose rows are heads of tokens that have so many places each in memory.
+        samples: parts of the rows of a LayerNorm that have a scale and a shift of their own (`kernels.modulated_norm`).
+        offset: of an RMSNorm: gamma is weight + offset.
 
     Raises:
         ValueError: one of them is something else.
@@ -185,6 +191,10 @@ class Problem:
     saved: str = "input"
     alignment: int = 256
     residual: bool = False
+    gate: str | None = None
+    heads: tuple[int, int] | None = None
+    samples: int | None = None
+    offset: float = 0.0
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -206,6 +216,44 @@ class Problem:
                 f"alignment must be a power of two and at least the {self.itemsize} bytes of an element, "
                 f"got {self.alignment}"
             )
+        self._check_extras()
+
+    def _check_extras(self) -> None:
+        """Raise ValueError for extras that the kernels do not take, or do not take together."""
+        if self.gate is not None:
+            one_of("gate", self.gate, ("after", "before"))
+        given = {name: getattr(self, name) for name in ("residual", "gate", "heads", "samples")}
+        asked = [name for name, value in given.items() if value]
+        if len(asked) > 1:
+            raise ValueError(f"a norm has one of residual, gate, heads and samples, got {' and '.join(asked)}")
+        for name in ("gate", "heads", "offset"):
+            if getattr(self, name) and self.norm != "rms":
+                raise ValueError(f"{name} needs norm='rms', got norm={self.norm!r}")
+        if self.offset and (self.gate or self.samples):
+            raise ValueError(f"offset goes with residual or heads, or alone, got {' and '.join(asked)}")
+        if self.saved == "output" and (self.heads or self.samples or self.gate == "before"):
+            raise ValueError(f"saved must be input with {' and '.join(asked)}, got 'output'")
+        if self.samples is not None and (self.norm, self.weight, self.has_bias) != ("layer", True, True):
+            raise ValueError("samples needs norm='layer', with weight and bias")
+        if self.heads is not None and not 1 <= self.heads[0] <= self.heads[1]:
+            raise ValueError(f"heads must be (heads, places), at least as many places as heads, got {self.heads}")
+        for name, parts in (("heads", self.heads and self.heads[0]), ("samples", self.samples)):
+            if parts is not None:
+                at_least_one(name, parts)
+                if self.n1 % parts:
+                    raise ValueError(f"n1 must be a multiple of {name}, got {self.n1} rows and {parts} {name}")
+
+    @property
+    def extras(self) -> str:
+        """Return what the norm has beside rows and parameters, in words; empty for a plain norm."""
+        said = {
+            " of x + residual": self.residual,
+            f" with a gate {self.gate} it": self.gate,
+            f" of {self.heads and self.heads[0]} heads in {self.heads and self.heads[1]} places": self.heads,
+            f" modulated by {self.samples} samples": self.samples,
+            f" with gamma = weight + {self.offset:g}": self.offset,
+        }
+        return "".join(words for words, there in said.items() if there)
 
     @property
     def itemsize(self) -> int:
@@ -227,22 +275,31 @@ class Problem:
         def array(shape: tuple, dtype: np.dtype) -> DeviceArray:
             return DeviceArray(self.alignment, shape, dtype, 0, None)
 
-        weight = array((self.n2,), v) if self.weight else None
-        bias = array((self.n2,), v) if self.has_bias else None
+        parameters = (self.n2,) if self.samples is None else (self.samples, self.n2)
+        weight = array(parameters, v) if self.weight else None
+        bias = array(parameters, v) if self.has_bias else None
         statistics = array((self.n1,), u)
         mean = None if rms else statistics  # mean and invvar may share an address: nothing is read or written
+        gated = None if self.gate is None else Gate(self.gate == "after", recomputed)
+        gate = None if gated is None else array(shape, t)
+        row_map = None if self.heads is None else RowMap(*self.heads)
+        lying = shape if row_map is None else ((self.n1 // row_map.heads - 1) * row_map.places + row_map.heads, self.n2)
+        # scale is used as 1 + scale
+        offset = 1.0 if self.samples is not None else self.offset
+        extras: dict[str, Any] = {"offset": offset, "row_map": row_map, "gating": gated, "gate": gate}
+        extras["sampled"] = self.samples is not None
+        residual = array(shape, t) if self.residual else None
         if self.direction == "forward":
-            rows = array(shape, t)
-            residual = rows if self.residual else None
             return ForwardProblem(
-                rows, weight, bias, u.type(0), array(shape, v), mean, statistics,
-                residual=residual, new_residual=residual,
+                array(lying, t), weight, bias, u.type(0), array(shape, v), mean, statistics,
+                residual=residual, new_residual=residual, **extras,
             )  # fmt: skip
         return BackwardProblem(
-            grad_output=array(shape, v), saved=array(shape, v if recomputed else t), mean=None if recomputed else mean,
-            invvar=statistics, weight=weight, bias=bias, eps=u.type(0), rms=rms, memory_efficient=recomputed,
-            grad_input=array(shape, t), grad_weight=weight, grad_bias=bias,
-            grad_residual=array(shape, t) if self.residual else None,
+            grad_output=array(shape, v), saved=array(lying, v if recomputed else t), mean=None if recomputed else mean,
+            invvar=statistics, weight=weight, bias=bias, eps=u.type(0), rms=rms,
+            memory_efficient=recomputed and gated is None,  # the gate's stages recompute x̂, not the norm's
+            grad_input=array(shape, t), grad_weight=weight, grad_bias=bias, grad_residual=residual, grad_gate=gate,
+            **extras,
         )  # fmt: skip
 
 

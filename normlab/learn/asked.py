@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from normlab.kernels import BEST, LADDERS, add_norm
+from normlab.kernels import BEST, LADDERS, add_norm, gated_norm, modulated_norm
 from normlab.kernels.problem import one_of
 
 
@@ -13,12 +13,14 @@ def step_of(ladder: str, step: str | None) -> Any:
     return next(known for known in LADDERS[ladder] if known.name == wanted)
 
 
-def step_of_sum(ladder: str, step: str | None) -> Any:
-    """Return what does a norm of x + residual; raise ValueError for another ladder, or for a step of a ladder."""
-    one_of("ladder with residual=True", ladder, ("forward", "backward"))
+def step_with(extras: dict[str, Any], ladder: str, step: str | None) -> Any:
+    """Return what does a norm with extras; raise ValueError for another ladder, or for a step of a ladder."""
+    named = " and ".join(f"{name}={value!r}" for name, value in extras.items())
+    one_of(f"ladder with {named}", ladder, ("forward", "backward"))
     if step is not None:
-        raise ValueError(f"a norm of x + residual has no steps to choose from, got step={step!r}")
-    return {"forward": add_norm.FORWARD, "backward": add_norm.BACKWARD}[ladder]
+        raise ValueError(f"a norm with {named} has no steps to choose from, got step={step!r}")
+    kernels = gated_norm if "gate" in extras else modulated_norm if "samples" in extras else add_norm
+    return {"forward": kernels.FORWARD, "backward": kernels.BACKWARD}[ladder]
 
 
 def refuse(ladder: str, **sizes: object) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,20 @@ from normlab.kernels.family.passes import ImageProblem
 from normlab.kernels.plan import DEVICES, Refusal, View, Work
 from normlab.kernels.problem import one_of
 from normlab.kernels.sgemm.product import ProductProblem
-from normlab.kernels.words import counted
-from normlab.learn.asked import refuse, step_of, step_of_sum
+from normlab.learn.asked import refuse, step_of, step_with
+from normlab.learn.sections import (
+    byte_lines,
+    device_line,
+    launch_lines,
+    memory_lines,
+    moved,
+    problem_lines,
+    register_lines,
+    runner_up_lines,
+    threads,
+    times,
+    why_lines,
+)
 from normlab.learn.speed import measured_lines
 
 HERE = "here"  # the GPU of this machine, or where there is none an H200, which is what the simulator stands for
@@ -48,6 +59,10 @@ def explain(
     channels_last: bool = False,
     alignment: int = 256,
     residual: bool = False,
+    gate: str | None = None,
+    heads: tuple[int, int] | None = None,
+    samples: int | None = None,
+    offset: float = 0.0,
     device: str | Device = HERE,
     step: str | None = None,
     compiled: bool = False,
@@ -61,7 +76,9 @@ def explain(
         m, n, k: of sgemm, (M, K) times (K, N); 4096 each where they are left out.
         shape, groups, channels_last: of the family, an image (N, C, *spatial), (32, 64, 56, 56) where it is left out.
         alignment: bytes that all addresses are multiples of.
-        residual: of forward and backward: explain the norm of x + residual (`normlab.add_rms_norm_forward` and so on).
+        residual, gate, heads, samples, offset: of forward and backward: explain a norm of x + residual
+            (`normlab.add_rms_norm_forward` and so on), with a gate, of heads that lie apart, or modulated per sample,
+            as `kernels.Problem` has them.
         device: a short name, such as "h100"; the facts of any GPU; or "here": this machine's GPU, an H200 if there is
             none.
         step: a step of the ladder by name, such as "group_backward" of the family; None: the best
@@ -72,7 +89,9 @@ def explain(
         ValueError: no such ladder, step, norm, dtype or device, or a size below 1.
     """
     one_of("ladder", ladder, LADDERS)
-    chosen = step_of_sum(ladder, step) if residual else step_of(ladder, step)
+    extras: dict[str, Any] = {"residual": residual, "gate": gate, "heads": heads, "samples": samples, "offset": offset}
+    asked = {name: value for name, value in extras.items() if value}
+    chosen = step_with(asked, ladder, step) if asked else step_of(ladder, step)
     problem: Any
     if ladder != "family":
         refuse(ladder, shape=shape)
@@ -89,8 +108,11 @@ def explain(
     else:
         refuse(ladder, m=m, n=n, k=k)
         rows, columns = (4096 if size is None else size for size in (n1, n2))
-        problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment, residual)
-    return Explanation(ladder, chosen, problem, device_of(device), device if isinstance(device, str) else "", compiled)
+        problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment, **asked)
+    facts = device_of(device)
+    if heads is not None and chosen.plan(problem, facts) is None:
+        raise ValueError("no kernel takes these heads where they lie: they are copied first, to rows without heads")
+    return Explanation(ladder, chosen, problem, facts, device if isinstance(device, str) else "", compiled)
 
 
 def device_of(device: str | Device) -> Device:
@@ -137,9 +159,9 @@ class Explanation:
         return self.step.described(self.problem)
 
     @property
-    def of_a_sum(self) -> bool:
-        """Return True if the problem is a norm of x + residual, which is no step of a ladder."""
-        return getattr(self.problem, "residual", False)
+    def has_extras(self) -> bool:
+        """Return True if the problem is a norm with a residual, a gate or the like, which is no step of a ladder."""
+        return bool(getattr(self.problem, "extras", ()))
 
     @property
     def _plans(self) -> list[Plan]:
@@ -169,12 +191,12 @@ class Explanation:
     @cached_property
     def bytes_moved(self) -> int:
         """Return the bytes that the plan moves between memory and multiprocessors, matrices alone."""
-        return _moved(self.operands, self.plan.reads)
+        return moved(self.operands, self.plan.reads)
 
     @property
     def least_bytes(self) -> int:
         """Return the bytes of reading what comes in once and writing what goes out once, matrices alone."""
-        return _moved(self.operands, 1)
+        return moved(self.operands, 1)
 
     @cached_property
     def resources(self) -> Any:
@@ -194,23 +216,23 @@ class Explanation:
         if found is None or self.device.capability not in engine.MULTIPROCESSORS:
             return None
         shared = found.shared_bytes + self.work.shared_bytes
-        return engine.occupancy(found.registers, shared, _threads(self.work), self.device.capability)
+        return engine.occupancy(found.registers, shared, threads(self.work), self.device.capability)
 
     def facts(self) -> list[tuple[str, list[str]]]:
         """Return the sections of the text: (heading, lines)."""
         plan, work = self.plan, self.work
-        named = plan.step == self.step.name or self.ladder == "family" or self.of_a_sum
+        named = plan.step == self.step.name or self.ladder == "family" or self.has_extras
         own = "" if named else f", an earlier step, whose kernel {self.step.name} uses here"
         sections = [
-            ("problem", [*_problem_lines(self), _device_line(self)]),
+            ("problem", [*problem_lines(self), device_line(self)]),
             ("step", [f"{plan.step}{own}", *(f"asked before, and refused: {reason}" for reason in self.refusals)]),
             ("kernel", [f"{work.kernel.py_func.__name__}  {self.where}"]),
-            ("plan", [*_launch_lines(plan), *getattr(plan.layout, "words", ()), *_memory_lines(plan)]),
-            ("registers", _register_lines(self)),
-            ("bytes", _byte_lines(self)),
-            ("speed", [] if self.of_a_sum else measured_lines(self.problem, plan.step)),
-            ("why", _why_lines(plan)),
-            ("runner-up", _runner_up_lines(self)),
+            ("plan", [*launch_lines(plan), *getattr(plan.layout, "words", ()), *memory_lines(plan)]),
+            ("registers", register_lines(self)),
+            ("bytes", byte_lines(self)),
+            ("speed", [] if self.has_extras else measured_lines(self.problem, plan.step)),
+            ("why", why_lines(plan)),
+            ("runner-up", runner_up_lines(self)),
         ]
         return [(heading, lines) for heading, lines in sections if lines]
 
@@ -261,8 +283,8 @@ class Explanation:
     def why_not(self, other: Plan) -> str:
         """Return why another plan was not chosen."""
         if other.reads > self.plan.reads:
-            moved = _moved(self.operands, other.reads)
-            return f"it reads {_times(other.reads)}: {moved / self.bytes_moved:.2f} times the bytes"
+            more = moved(self.operands, other.reads) / self.bytes_moved
+            return f"it reads {times(other.reads)}: {more:.2f} times the bytes"
         return f"runs it, too, but is asked only where {self.plan.step} refuses"
 
     def _repr_html_(self) -> str:
@@ -303,95 +325,3 @@ def types_of(work: Work, plan: Plan, operands: Any) -> tuple:
         return (value.dtype.type, len(value.shape)) if getattr(value, "shape", ()) else np.dtype(type(value)).type
 
     return tuple(map(kind, work.arguments))
-
-
-def _threads(work: Work) -> int:
-    return work.block if isinstance(work.block, int) else prod(work.block)
-
-
-def _moved(operands: Any, reads: int) -> int:
-    read, written = (
-        sum(prod(array.shape) * array.dtype.itemsize for array in arrays)
-        for arrays in (operands.reading, operands.writing)
-    )
-    return reads * read + written
-
-
-def _times(reads: int) -> str:
-    return {1: "the matrices once", 2: "the matrices twice"}.get(reads, f"the matrices {counted(reads, 'time')}")
-
-
-def _problem_lines(one: Explanation) -> list[str]:
-    problem = one.problem
-    if isinstance(problem, ProductProblem):
-        return [f"sgemm, ({problem.m:,}, {problem.k:,}) times ({problem.k:,}, {problem.n:,}) float32"]
-    if isinstance(problem, ImageProblem):
-        groups = f", {counted(problem.groups, 'group')}" if one.step.norm == "group" else ""
-        last = ", channels last" if problem.channels_last else ""
-        image = " x ".join(f"{side:,}" for side in problem.shape)
-        direction = "backward" if one.step.backward else "forward"
-        return [f"{one.step.norm} norm {direction}, {image} {problem.dtype}{last}{groups}"]
-    name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm] + (" of x + residual" if problem.residual else "")
-    parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
-    saved = f", {problem.saved} saved" if problem.direction == "backward" else ""
-    return [
-        f"{name} {problem.direction}, {problem.n1:,} rows of {problem.n2:,} columns, {problem.dtype}{saved}",
-        f"{' and '.join(parameters) or 'no parameters'}{f' in {problem.parameters}' if problem.parameters else ''}",
-    ]
-
-
-def _device_line(one: Explanation) -> str:
-    device = one.device
-    major, minor = device.capability
-    return (
-        f"{one.name or 'a GPU'}: {device.multiprocessors} multiprocessors of compute capability {major}.{minor}, "
-        f"{device.shared_bytes:,} bytes of shared memory per block"
-    )
-
-
-def _launch_lines(plan: Plan) -> list[str]:
-    lines = []
-    for work in plan.work:
-        blocks = work.grid if isinstance(work.grid, int) else prod(work.grid)
-        cluster = f", in clusters of {work.cluster}" if work.cluster > 1 else ""
-        shared = f", {work.shared_bytes:,} bytes of dynamic shared memory" if work.shared_bytes else ""
-        name = f"{work.kernel.py_func.__name__}: " if len(plan.work) > 1 else ""
-        lines.append(f"{name}{counted(blocks, 'block')} of {counted(_threads(work), 'thread')}{cluster}{shared}")
-    return lines
-
-
-def _memory_lines(plan: Plan) -> list[str]:
-    return [f"{plan.scratch_bytes:,} bytes of scratch"] if plan.scratch else []
-
-
-def _register_lines(one: Explanation) -> list[str]:
-    if not one.compiled:
-        return ["not compiled: --compile or compiled=True asks the assembler"]
-    found, occupancy = one.resources, one.occupancy
-    if found is None:
-        return ["unknown: numba-cuda, the compiler for GPUs, has no wheels for this platform"]
-    line = f"{found.registers} per thread, {found.spill_stores + found.spill_loads} bytes of spills"
-    if occupancy is None:
-        return [line]
-    said = f"{counted(occupancy.blocks, 'block')} per multiprocessor, {occupancy.fraction:.0%} of its warps"
-    return [line, said]
-
-
-def _byte_lines(one: Explanation) -> list[str]:
-    reads = f"reads {_times(one.plan.reads)}"
-    lines = [f"{one.bytes_moved:,} ({reads}); the least is {one.least_bytes:,}"]
-    if one.device.bandwidth:
-        seconds = one.least_bytes / one.device.bandwidth
-        lines.append(f"the least takes {seconds * 1e6:,.1f} us at {one.device.bandwidth / 1e12:.2f} TB/s")
-    return lines
-
-
-def _why_lines(plan: Plan) -> list[str]:
-    if "of a copy" not in plan.why or "on an H100" in plan.why:
-        return [plan.why]
-    return [plan.why, "measured beside each other when this plan was chosen, on an H200; the records are later"]
-
-
-def _runner_up_lines(one: Explanation) -> list[str]:
-    other = one.runner_up
-    return ["none: no other way of this step does it"] if other is None else [f"{other.step}: {one.why_not(other)}"]

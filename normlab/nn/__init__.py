@@ -54,6 +54,7 @@ from normlab.nn.modulated_norm.functional import modulated_layer_norm
 from normlab.nn.modulated_norm.modules import ModulatedLayerNorm
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
 from normlab.nn.replace import replace_norms
+from normlab.nn.traced import fused_by_compiler
 
 __all__ = [
     "AddLayerNorm",
@@ -79,6 +80,7 @@ __all__ = [
     "apex_autocast",
     "batch_norm",
     "engine",
+    "fused_by_compiler",
     "fused_layer_norm",
     "fused_layer_norm_affine",
     "fused_rms_norm",

@@ -9,6 +9,7 @@ every mix of float32 and a half that the old norm takes.
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -112,20 +113,22 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
     new = made(copy.deepcopy(old), plan)
     generator = torch.Generator().manual_seed(0)
     passed, taken, refusal = 0, None, None
+    inputs: tuple[Tensor, ...]
     for shape in _shapes(old, plan):
         x = _random(shape, generator).to(_device(old), _dtype_for(plan)) + 1  # so that the mean is not 0
         x.view(-1)[0] *= OUTLIER
+        inputs = (x,) if plan.gate is None else (x, _random(shape, generator).to(x))
         _fill(old, new, plan, generator, 1.0, added)
         try:
-            want = _results(old, x)
+            want = _results(old, *inputs)
         except Exception as error:
             refusal = error
             continue
         if want["its output"].shape != x.shape:  # type: ignore[union-attr]  # broadcast with parameters of another shape
             refusal = ValueError(f"its output has another shape than its input of {tuple(x.shape)}")
             continue
-        taken = x
-        difference = _off(want, _results_or_error(new, x), passed, "")
+        taken = inputs
+        difference = _off(want, _results_or_error(new, *inputs), passed, "")
         if difference is not None:
             return difference
         passed += 1
@@ -137,10 +140,13 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
             _fill(old, new, plan, generator, parameters, added)
             mode = "training" if training else "evaluation"
             where = f" in {mode}, inputs of {scale:g}, parameters of {parameters:g}"
-            difference = _off(_results(old, taken * scale), _results_or_error(new, taken * scale), passed, where)
+            x, *gate = taken
+            difference = _off(_results(old, x * scale, *gate), _results_or_error(new, x * scale, *gate), passed, where)
             if difference is not None:
                 return difference
             passed += 1
+    if plan.optional:
+        return _off(_results(old, taken[0]), _results_or_error(new, taken[0]), passed, " without a gate")
     return None
 
 
@@ -184,13 +190,13 @@ def _random(shape: Any, generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device="cpu", dtype=FLOAT)
 
 
-def _results(norm: Any, x: Tensor) -> Results:
+def _results(norm: Any, *inputs: Tensor) -> Results:
     """Return the output, the gradients, and the buffers after the forward, keyed by their names in a reason."""
-    x = x.detach().requires_grad_()
-    output = norm.forward(x)
+    inputs = tuple(one.detach().requires_grad_() for one in inputs)
+    output = norm.forward(*inputs)
     if not isinstance(output, Tensor):
         raise TypeError(f"its output is a {type(output).__name__}, not a tensor")
-    leaves = {"the gradient of its input": x}
+    leaves = dict(zip(("the gradient of its input", "the gradient of its gate"), inputs, strict=False))
     leaves |= {f"the gradient of its {name}": parameter for name, parameter in norm.named_parameters()}
     gradients: Any = [None] * len(leaves)
     if output.requires_grad:
@@ -200,9 +206,9 @@ def _results(norm: Any, x: Tensor) -> Results:
     return {"its output": output.detach(), **dict(zip(leaves, gradients, strict=True)), **buffers}
 
 
-def _results_or_error(norm: Any, x: Tensor) -> Results | Exception:
+def _results_or_error(norm: Any, *inputs: Tensor) -> Results | Exception:
     try:
-        return _results(norm, x)
+        return _results(norm, *inputs)
     except Exception as error:
         return error
 
@@ -295,20 +301,22 @@ def _with_rule(old: Any, plan: Plan) -> tuple[Plan, Rule] | str:
     rules, inner = list(RULES), None
     for parameters, given in MIXES:
         old, new = old.to(parameters), new.to(parameters)
-        for shape in _shapes(old, plan):
-            x = torch.ones(shape, dtype=given, device=_device(old))
+        gates = [()] if plan.gate is None else [(given,), *((other,) for other in (FLOAT, *HALVES) if other != given)]
+        for shape, gate in product(_shapes(old, plan), gates):
+            inputs = [torch.ones(shape, dtype=one, device=_device(old)) for one in (given, *gate)]
             try:
-                want = old.forward(x)
+                want = old.forward(*inputs)
             except Exception:  # the new norm need not take what the old norm does not take
                 continue
             inner = shape[1:]
-            rules = [rule for rule in rules if _dtype(new, rule, x) == want.dtype]
+            rules = [rule for rule in rules if _dtype(new, rule, *inputs) == want.dtype]
             if not rules:
                 return f"its output has another dtype for parameters in {parameters} and an input in {given}"
-    by_torch = plan.rows and rules[0] == "input" and inner is not None and asks_autocast(old, inner)
+    alone = plan.rows and plan.gate is None
+    by_torch = alone and rules[0] == "input" and inner is not None and asks_autocast(old, inner)
     return plan, "torch" if by_torch else rules[0]
 
 
-def _dtype(new: Any, rule: Rule, x: Tensor) -> torch.dtype:
+def _dtype(new: Any, rule: Rule, *inputs: Tensor) -> torch.dtype:
     new.dtype_rule = rule
-    return new.forward(x).dtype
+    return new.forward(*inputs).dtype

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from normlab.host.exact import Kept
-from normlab.nn import engines, formulas, gradients
+from normlab.nn import engines, formulas, gradients, traced
 from normlab.nn.private import onlooker
 from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
 
@@ -34,6 +34,8 @@ def norm(
     owners: Owners,
 ) -> Tensor:
     """Return the output of a norm, by its operator. owners: see `normlab.nn.exact`."""
+    if traced.wanted():
+        return traced.norm(x, shape, weight, bias, eps, rms, memory_efficient)
     if memory_efficient == "exact" and not torch.is_grad_enabled():
         memory_efficient = False  # no backward will follow, so nothing is kept
     if memory_efficient == "exact":

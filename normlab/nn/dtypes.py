@@ -13,15 +13,16 @@ the rule wants.
 | "wider" | the one that PyTorch promotes both to | no change | formulas that end in `weight * x` |
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from normlab.nn import checks
 from normlab.nn.checks import HALVES
-from normlab.nn.private import FakeTensorMode
+from normlab.nn.private import FakeTensorMode, any_autocast
 from normlab.nn.shapes import Parameter, Shape
 
 Rule: TypeAlias = Literal["apex", "torch", "parameters", "input", "wider"]
@@ -96,6 +97,26 @@ def input_is_smaller(x: Tensor, weight: Parameter, bias: Parameter, rule: Rule) 
 def ruled(output: Tensor, input: Tensor, rule: Rule) -> Tensor:
     """Return the output of `normlab.nn.functional.norm` in the dtype of the rule."""
     return output if rule not in OF_INPUT or in_float32(input, rule) else output.to(input.dtype)
+
+
+def by_formula(norm: Any, x: Tensor, dtype: torch.dtype, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Return compute(x, weight) in the dtype of a norm's rule, for a norm that another library writes as a formula.
+
+    dtype: the input's, which x may be wider than. x and the weight are widened to a mix of dtypes that kernels take.
+    """
+    weight, rule = norm.weight, norm.dtype_rule
+    wide = dtype if weight.dtype is dtype else torch.promote_types(dtype, weight.dtype)
+    if rule not in OF_PARAMETERS and x.dtype is torch.float32:
+        weight = widened(weight)
+    if checks.mixed_by_pytorch_alone(x, weight):
+        both = torch.promote_types(x.dtype, weight.dtype)
+        x, weight = x.to(both), weight.to(both)
+    # formulas do not change under autocast
+    with torch.autocast(x.device.type, enabled=False) if any_autocast() else nullcontext():
+        output = compute(x, weight)
+    if rule == "wider":
+        return output.to(wide)
+    return output.to(dtype if rule in OF_INPUT else norm.weight.dtype)
 
 
 @torch.no_grad()

@@ -3,7 +3,8 @@
 A norm of one of torch.nn's own classes is known. Any other norm is compared with plans (`normlab.nn.comparing`), which
 differ in the weight and in the dimension: a subclass of torch.nn's norms, a class with "norm" in its name, and a class
 with `variance_epsilon`, transformers' name for the eps. A norm stays if no plan computes the same, and the report says
-why. Gemma's norm, which scales by 1 + weight, has a plan with an offset.
+why. Gemma's norm, which scales by 1 + weight, has a plan with an offset. A norm of two inputs is compared as an RMSNorm
+with a gate, after the norm or before it.
 
 A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output keeps the old output's dtype.
 """
@@ -22,10 +23,11 @@ from normlab.nn import checks
 from normlab.nn.comparing import chosen
 from normlab.nn.dtypes import RMS_NORM_RULE, Rule
 from normlab.nn.family import modules as family
+from normlab.nn.gated_norm.modules import GatedRMSNorm
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.report import Report
 from normlab.nn.shapes import MemoryEfficient
-from normlab.nn.stand_in import Plan, become, has_its_own_forward, made
+from normlab.nn.stand_in import Plan, StandIn, become, has_its_own_forward, made
 from normlab.nn.stream.layers import fuse
 
 ROWS = {torch.nn.LayerNorm: FusedLayerNorm, torch.nn.RMSNorm: FusedRMSNorm}
@@ -45,7 +47,8 @@ def replace_norms(
     Args:
         model: any module. If it is a norm itself, it stays, because it cannot be swapped in place.
         memory_efficient: the mode of layer and RMS norms, as for `normlab.nn.layer_norm`. FusedLayerNorm and
-            FusedRMSNorm modules that the model has already get this mode, too.
+            FusedRMSNorm modules that the model has already get this mode, too. Norms with a gate keep their input: an
+            output does not contain x̂ where the gate is near 0, and gates may be.
         fuse_residual: True also rewrites layers that add before a norm, so that both are one call
             (`normlab.nn.stream`). A layer is rewritten only if it then computes the same, gradients included.
 
@@ -69,7 +72,8 @@ def replace_norms(
                 report.switched.append((name, type(old), old.memory_efficient))
                 known[old] = old
             continue
-        if not _looks_like_a_norm(old) or "parametrizations" in name.split("."):
+        replaced = isinstance(old, StandIn)  # a gated norm, by an earlier call: it has no other mode
+        if replaced or not _looks_like_a_norm(old) or "parametrizations" in name.split("."):
             continue
         plans = _plans(old)
         if old not in known:
@@ -128,6 +132,9 @@ def _plans(old: Any) -> list[Plan]:
             return _over_either_dimension(Plan(ROWS[kind], _keyword(old)))
     if isinstance(old, TORCH_S) or not _is_called_a_norm(old):
         return []
+    gated = _with_a_gate(old)
+    if gated:
+        return gated
     parameters = dict(old.named_parameters(recurse=False))
     shapes = {parameter.shape for parameter in parameters.values()}
     known = hasattr(old, "normalized_shape") if not shapes else len(shapes) == 1
@@ -136,6 +143,21 @@ def _plans(old: Any) -> list[Plan]:
     roles = set(permutations([*parameters, None, None], 2))
     plans = [Plan(own, _keyword(old), weight, bias, _eps(old)) for own in ROWS.values() for weight, bias in roles]
     return [either for plan in plans if _fits(plan, parameters) for either in _over_either_dimension(plan)]
+
+
+def _with_a_gate(old: Any) -> list[Plan]:
+    """Return the plans of a norm whose second input may be a gate. It has a weight and an eps by any names."""
+    inputs, parameters = _inputs(old), list(old.named_parameters())
+    if [one.kind for one in inputs] != [Parameter.POSITIONAL_OR_KEYWORD] * 2:
+        return []
+    x, gate = inputs
+    if x.default is not Parameter.empty or gate.default not in (Parameter.empty, None):
+        return []
+    if [parameter.dim() for _, parameter in parameters] != [1] or _eps(old) is None:
+        return []
+    weight = parameters[0][0]
+    plan = Plan(GatedRMSNorm, x.name, weight, None, _eps(old), gate=gate.name, optional=gate.default is None)
+    return [plan, plan._replace(before=False)]
 
 
 def _fits(plan: Plan, parameters: Collection[str]) -> bool:
@@ -161,7 +183,8 @@ def _keyword(old: Any) -> str:
 
 def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choices: dict[Any, Choice]) -> Any:
     """Return a norm with the old norm's parameters, or the reason why there is none."""
-    obstacle = _obstacle(old)
+    gated = bool(plans) and plans[0].gate is not None
+    obstacle = _obstacle(old, gated)
     if obstacle:
         return obstacle
     if not plans:
@@ -173,7 +196,7 @@ def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choice
             choices[key] = chosen(old, plans)
         choice = choices[key]
     if isinstance(choice, str):
-        return choice
+        return f"{_takes_more(old)}; as an RMSNorm with a gate {choice}" if gated else choice
     plan, rule = choice
     new = made(old, plan, memory_efficient)
     if plan.rows:
@@ -181,8 +204,8 @@ def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choice
     return new
 
 
-def _obstacle(old: Any) -> str | None:
-    """Return the reason why a norm has to stay, whatever it computes; None if it has not."""
+def _obstacle(old: Any, gated: bool) -> str | None:
+    """Return the reason why a norm has to stay, whatever it computes; None if it has not. gated: it may have a gate."""
     if isinstance(old, torch.nn.SyncBatchNorm):
         return "its statistics are taken over all processes, and normlab's over one"
     if isinstance(old, LazyModuleMixin):
@@ -201,9 +224,12 @@ def _obstacle(old: Any) -> str | None:
     if _layers(old):
         return f"it holds modules with parameters: {', '.join(_layers(old))}"
     taken = _inputs(old)
-    if len(taken) != 1 or taken[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
-        return f"its forward takes more than an input: {', '.join(map(str, taken))}"
-    return None
+    alone = len(taken) == 1 and taken[0].kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return None if alone or gated else _takes_more(old)
+
+
+def _takes_more(old: Any) -> str:
+    return f"its forward takes more than an input: {', '.join(map(str, _inputs(old)))}"
 
 
 def _unrecognised(old: Any) -> str:

@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from normlab.nn.gated_norm.modules import GatedRMSNorm
+from normlab.nn.gated_norm.stand_in import gated
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.shapes import MemoryEfficient
 from normlab.nn.stream.calls import offset_norm
@@ -28,6 +30,8 @@ class Plan(NamedTuple):
     for it. channels: False to normalise over the last dimensions. Otherwise the norm goes over dimension 1, of (N, C,
     *spatial), and the output has this dimension last in memory ("moved") or has the input's layout ("as input").
     offset: gamma is weight + offset; other than 0 for RMSNorm over the last dimension alone.
+    gate: the old forward's name for its second input, the gate; None if it takes no gate. optional: the old forward
+    takes x alone, too. before: the norm comes before the gate, as `norm_before_gate` says.
     """
 
     own: Any
@@ -38,11 +42,14 @@ class Plan(NamedTuple):
     value: float | None = None
     channels: Literal[False, "moved", "as input"] = False
     offset: float = 0.0
+    gate: str | None = None
+    optional: bool = False
+    before: bool = True
 
     @property
     def rows(self) -> bool:
         """Return True if normlab's class is a norm over rows, with memory_efficient and dtype_rule."""
-        return issubclass(self.own, (FusedLayerNorm, FusedRMSNorm))
+        return issubclass(self.own, (FusedLayerNorm, FusedRMSNorm, GatedRMSNorm))
 
 
 class StandIn(torch.nn.Module):
@@ -64,6 +71,8 @@ class StandIn(torch.nn.Module):
         said.append(f"normlab.nn.{plan.own.__name__}")
         if plan.rows:
             said.append(f"memory_efficient={self.memory_efficient!r}")
+        if plan.gate:
+            said.append(f"norm_before_gate={plan.before}")
         if plan.offset:
             said.append(f"offset={plan.offset:g}")
         return ", ".join(said)
@@ -78,6 +87,8 @@ def stand_in(old: Any, plan: Plan) -> Any:
     others: dict[str, Any] = {role: _alias(name) for role, name in roles.items() if name is not None and name != role}
     if plan.offset:
         others["offset"] = plan.offset
+    if plan.gate:
+        others["norm_before_gate"] = plan.before
     members = {"__module__": __name__, "__doc__": old.__doc__, "made_of": (old, plan), "forward": _forward(plan)}
     return type(old.__name__, (StandIn, old, plan.own), members | others)
 
@@ -103,7 +114,8 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
         for name, value in settings.items():
             if not hasattr(new, name):
                 setattr(new, name, value)
-        new.memory_efficient, new.dtype_rule = memory_efficient, "input"
+        # gates near 0 are no exception, so a gated norm keeps x
+        new.memory_efficient, new.dtype_rule = False if plan.gate else memory_efficient, "input"
     return new
 
 
@@ -138,23 +150,31 @@ def _alias(name: str) -> property:
 
 
 def _forward(plan: Plan) -> Callable[..., Tensor]:
-    """Return normlab's forward over the plan's dimension; its argument has the plan's keyword."""
+    """Return normlab's forward over the plan's dimension; its arguments have the plan's keywords."""
     compute = _over_channels(plan) if plan.channels else plan.own.forward
     if plan.offset:
         compute = offset_norm
-    keyword = plan.keyword
-    if keyword == "input" and compute is plan.own.forward:
+    if plan.gate:
+        compute = gated
+    keywords = [plan.keyword] if plan.gate is None else [plan.keyword, plan.gate]
+    if keywords == ["input"] and compute is plan.own.forward:
         return compute
 
     def forward(self: Any, *given: Tensor, **named: Tensor) -> Tensor:
         if named:
-            if [*named] != [keyword]:
-                raise TypeError(f"forward() takes an input called {keyword}, got {', '.join(named)}")
-            given = *given, named[keyword]
+            left = keywords[len(given) :]
+            if set(named) != set(left[: len(named)]):
+                raise TypeError(f"forward() takes an input called {' and '.join(keywords)}, got {', '.join(named)}")
+            given = *given, *(named[keyword] for keyword in left if keyword in named)
+        if len(given) < len(keywords) - plan.optional:
+            raise TypeError(f"forward() takes {' and '.join(keywords)}, got {len(given)} of them")
         return compute(self, *given)
 
     kind = Parameter.POSITIONAL_OR_KEYWORD
-    forward.__signature__ = Signature([Parameter("self", kind), Parameter(keyword, kind)])  # type: ignore[attr-defined]
+    described = [Parameter(keyword, kind) for keyword in ("self", *keywords)]
+    if plan.optional:
+        described[-1] = described[-1].replace(default=None)
+    forward.__signature__ = Signature(described)  # type: ignore[attr-defined]
     return forward
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cast, cuda, float64, reciprocal, reciprocal_of_normal
 from normlab.stages.recompute import clamp_by_magnitude
+from normlab.stages.row_map import RowMap, place_finder
 from normlab.stages.vector import ThreadMap, row_loader
 
 
@@ -70,20 +71,22 @@ def silus(dtype: Any) -> tuple[Any, Any]:
 
 
 @cache
-def row_gater(thread_map: ThreadMap, dtype: Any) -> tuple[Any, Any]:
+def row_gater(thread_map: ThreadMap, dtype: Any, gate_map: RowMap | None = None) -> tuple[Any, Any]:
     """Return the device functions that gate a thread's elements of a row in a forward.
 
         load_gates(gates, gate, row, first)     load them, beside the row itself
         gate_row(values, gates, gate)           multiply the elements by silu
 
     gate: (n1, n2), or None, for which both do nothing. gates: local, (thread_map.elements,), accumulator dtype.
+    gate_map: where the gate's rows lie.
     """
     elements, load_row, (silu, _) = thread_map.elements, row_loader(thread_map), silus(dtype)
+    place_of = place_finder(gate_map)
 
     @cuda.jit(device=True)
     def load_gates(gates, gate, row, first):
         if gate is not None:
-            load_row(gates, gate, row, first)
+            load_row(gates, gate, place_of(row), first)
 
     @cuda.jit(device=True)
     def gate_row(values, gates, gate):

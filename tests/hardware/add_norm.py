@@ -1,35 +1,36 @@
-"""Norms of x + residual, of heads, gated and modulated on a GPU: python -m hardware.add_norm [PART …]
+"""Norms of x + residual, of heads, gated and modulated on a GPU: python -m hardware.add_norm [PART …] [--json OUT]
 
     check         both norms of a sum at twenty shapes, and heads that lie apart, held to their bounds
     heads         the times of queries' norms in a fused tensor
-    peers         the times beside torch's x + residual and then its norm, that by torch.compile, and Liger's kernel
-    layouts       the times of other layouts than the tables'
+    peers         the times beside torch's x + residual and then its norm, that by torch.compile, Liger's kernel, and
+                  FlashInfer's (`hardware.flashinfer_norm`)
     check_others  gated and modulated norms held to their bounds
     others        their times beside torch's operations and torch.compile (`hardware.gated_norm`)
 
 Times are medians with a cold L2 (`normlab.measure.timing`), as fractions of a copy that moves as many bytes. Norms of a
 sum move two matrices in and two out, forward and backward. Without an argument: check, heads and peers.
+`hardware.variants` times other layouts.
 """
 
 import argparse
 import itertools
+import json
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from add_norms import examine_add_backward, fixed_case
 
-from hardware import gated_norm
-from hardware.sweep import take
+from hardware import flashinfer_norm, gated_norm
 from normlab import rms_norm_backward, rms_norm_forward
 from normlab.engine import using
 from normlab.host import add_norm
-from normlab.kernels.backward.pipelined.layout import PipelineLayout
-from normlab.kernels.forward.layouts import RegisterLayout
-from normlab.stages.vector import map_threads
+from normlab.measure.provenance import provenance
 
 CHECKED = [
     *itertools.product([(67, 64), (5, 333), (40, 1024), (9, 4096), (3, 8192)], ("bfloat16", "float32"), (None,)),
@@ -40,10 +41,11 @@ CHECKED = [
     ((4, 100), "float64", None),
 ]
 HEADS = [(32, 8, 128), (16, 16, 64), (8, 4, 256)]  # heads of the query, of key and value together, head_dim
-TOKENS = 8192
+TOKENS = 8192, 32768
 TIMED = [(8192, 4096), (8192, 2048), (8192, 1024), (4096, 8192)]
 COMPILED = TIMED[:1]  # the compiler takes ten seconds for a shape
 EPS = 1e-6
+METHOD = "medians with a cold L2, as normlab bench norm; a copy of random bfloat16 that moves as many bytes"
 
 
 def check(shape: tuple[int, int], dtype: str, parameters: str | None, rms: bool) -> None:
@@ -74,32 +76,58 @@ def queries(tokens: int, heads: int, others: int, columns: int) -> tuple:
     return x, torch.randn_like(x, memory_format=torch.contiguous_format), torch.randn(columns, device="cuda").bfloat16()
 
 
-def head_times() -> None:
-    """Print the times of queries' norms, as fractions of a copy of as many bytes."""
+class Row(NamedTuple):
+    """A time: of a pass of a norm by a contender, and the fraction of a copy that moves as many bytes."""
+
+    direction: str
+    norm: str
+    shape: str
+    contender: str
+    us: float
+    of_copy: float
+
+    @staticmethod
+    def timed(name: tuple[str, str, str, str], took: float, copy: float) -> "Row":
+        """Return a row, and print it. name: the first four; took, copy: seconds."""
+        row = Row(*name, round(1e6 * took, 2), round(copy / took, 4))
+        print("{:9}{:10}{:22}{:15}{:8.1f} us{:7.3f} of a copy".format(*row), flush=True)
+        return row
+
+
+def copy_time(timer: Any, elements: int, matrices: int) -> float:
+    """The seconds of a copy that moves as many bytes as so many matrices of bfloat16 have."""
+    import torch
+
+    source = torch.randn(elements * matrices // 2, device="cuda").bfloat16()
+    target = torch.empty_like(source)
+    return timer(lambda: target.copy_(source)).median
+
+
+def head_times() -> Iterator[Row]:
+    """Yield the times of queries' norms."""
     import torch
 
     from normlab.measure.timing import EventTimer
 
     timer = EventTimer()
-    for heads, others, columns in HEADS:
-        x, grad, weight = queries(TOKENS, heads, others, columns)
-        output, invvar = add_norm.head_rms_norm_forward(x, weight)
-        target = torch.empty_like(output)
-        copy = timer(lambda output=output, target=target: target.copy_(output)).median
+    for (heads, others, columns), tokens in itertools.product(HEADS, TOKENS):
+        x, grad, weight = queries(tokens, heads, others, columns)
+        _, invvar = add_norm.head_rms_norm_forward(x, weight)
+        copies = {matrices: copy_time(timer, x.numel(), matrices) for matrices in (2, 3)}
         calls = {
-            "forward": (2, lambda x=x, weight=weight: add_norm.head_rms_norm_forward(x, weight)),
-            "backward": (3, lambda *given, of=(grad, x, invvar, weight): add_norm.head_rms_norm_backward(*of)),
-            "forward, torch": (
+            ("forward", "normlab"): (2, lambda x=x, weight=weight: add_norm.head_rms_norm_forward(x, weight)),
+            ("backward", "normlab"): (
+                3,
+                lambda *given, of=(grad, x, invvar, weight): add_norm.head_rms_norm_backward(*of),
+            ),
+            ("forward", "torch"): (
                 2,
                 lambda x=x, weight=weight: torch.nn.functional.rms_norm(x, x.shape[-1:], weight, EPS),
             ),
         }
-        for name, (matrices, call) in calls.items():
-            took = timer(call).median
-            fraction = matrices / 2 * copy / took
-            print(
-                f"{name:14} {heads:3} heads of {columns:<4} {1e6 * took:8.1f} us {fraction:.3f} of a copy", flush=True
-            )
+        for (direction, contender), (matrices, call) in calls.items():
+            name = direction, "heads", f"{tokens} x {heads} x {columns}", contender
+            yield Row.timed(name, timer(call).median, copies[matrices])
 
 
 class Operands:
@@ -155,6 +183,7 @@ def contenders(one: Operands, compiled: bool) -> Iterator[tuple[str, str, Callab
         yield "backward", name, lambda results=results: torch.autograd.grad(results, leaves, grads, retain_graph=True)
     if one.rms:
         yield from ligers(one)
+        yield from flashinfers(one)
 
 
 def no_grad(function: Callable, one: Operands) -> Any:
@@ -163,6 +192,19 @@ def no_grad(function: Callable, one: Operands) -> Any:
 
     with torch.no_grad():
         return function(one.x, one.residual, one.weight, one.bias)
+
+
+def flashinfers(one: Operands) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """FlashInfer's fused kernel, if its headers are there; it has no backward, and writes over x and the residual."""
+    import torch
+
+    if flashinfer_norm.library() is None:
+        return
+    x, residual = one.x.clone(), one.residual.clone()
+    flashinfer_norm.add_rms_norm(x, residual, one.weight, EPS)
+    for mine, theirs in zip(one.forward(), (x, residual), strict=False):
+        torch.testing.assert_close(theirs, mine, rtol=2**-5, atol=2**-5)
+    yield "forward", "FlashInfer", lambda: flashinfer_norm.add_rms_norm(x, residual, one.weight, EPS)
 
 
 def ligers(one: Operands) -> Iterator[tuple[str, str, Callable[[], Any]]]:
@@ -178,92 +220,19 @@ def ligers(one: Operands) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     yield "backward", "Liger", lambda: fused_add_rms_norm_backward(*given)
 
 
-def layouts_of(n2: int) -> list[tuple[str, Any]]:
-    """(direction, layout) of those that may be faster than the tables'."""
-    found: list[tuple[str, Any]] = []
-    for vectors, rows in itertools.product((1, 2, 4), (1, 2, 4)):
-        thread_map = map_threads(n2, 8, -(-n2 // (8 * vectors)))
-        if thread_map.threads * rows <= 1024:
-            found += [
-                ("forward", RegisterLayout(thread_map, rows, one)) for one in (1, 1536 // thread_map.threads // rows)
-            ]
-    for vectors, rows, stages, prefetch in itertools.product((1, 2, 4), (1, 2, 4, 8), (2, 3, 4), (0, 1)):
-        thread_map = map_threads(n2, 8, -(-n2 // (8 * vectors)))
-        layout = PipelineLayout(thread_map, rows, 1, stages, prefetch, 2, 2, 2)
-        fits = layout.shared_bytes(8) + layout.exchange_bytes <= 227 * 1024
-        if fits and 128 <= layout.threads <= 512 and layout.in_flight > 0 and layout.shared_bytes(8) > 96 * 1024:
-            found += [("backward", layout), ("backward output", layout)]
-    return found
-
-
-def call_with(one: Operands, direction: str, layout: Any) -> Callable[[], Any]:
-    """A call by a layout; None: by the tables'. direction: "forward", "backward", or "backward output"."""
-    take(None)
-    output, total, mean, invvar = one.forward()
-    take(layout)
-    add_norm.replay._cached.clear()  # a cached launch has the layout of its first call
-    if direction == "forward":
-        return one.forward
-    recomputed = direction == "backward output"
-    return lambda: one.backward(output if recomputed else total, mean, invvar, recomputed)
-
-
-def compile_layouts(n2: int, rms: bool, layouts: list[tuple[str, Any]]) -> None:
-    """Compile kernels into the cache on disk, by launching them once."""
-    one = Operands(2048, n2, rms)
-    for direction, layout in layouts:
-        call_with(one, direction, layout)()
-
-
-def times() -> None:
-    """Print the table of contenders; first those that need no compiler."""
+def times() -> Iterator[Row]:
+    """Yield the times of contenders; first those that need no compiler."""
     from normlab.measure.timing import EventTimer
 
     timer = EventTimer()
-    print(f"{'direction':9} {'norm':6} {'shape':12} {'contender':16} {'us':>8} {'of copy':>8}")
     shapes = [(False, shape) for shape in TIMED] + [(True, shape) for shape in COMPILED]
     for (compiled, (n1, n2)), rms in itertools.product(shapes, (True, False)):
-        one = Operands(n1, n2, rms)
-        copy = copy_time(timer, one)
-        for direction, name, call in contenders(one, compiled):
-            took = timer(call).median
-            kind = "rms" if rms else "layer"
-            print(f"{direction:9} {kind:6} {n1:5} x {n2:<5} {name:16} {1e6 * took:8.1f} {copy / took:8.3f}", flush=True)
-
-
-def copy_time(timer: Any, one: Operands) -> float:
-    """The seconds of a copy that reads two matrices and writes two."""
-    import torch
-
-    source = torch.cat([one.x, one.residual])
-    target = torch.empty_like(source)
-    return timer(lambda: target.copy_(source)).median
-
-
-def sweep(pool: ProcessPoolExecutor, until: float) -> None:
-    """Print the fastest layouts; stop at a time of the clock."""
-    from normlab.measure.timing import EventTimer
-
-    timer, processes = EventTimer(), os.cpu_count() or 1
-    jobs = [(n2, rms, layouts_of(n2)) for n2 in (4096, 8192) for rms in (True, False)]
-    waits = [
-        [pool.submit(compile_layouts, n2, rms, found[at::processes]) for at in range(processes)]
-        for n2, rms, found in jobs
-    ]
-    for (n2, rms, found), waiting in zip(jobs, waits, strict=True):
-        for one in waiting:
-            one.result(timeout=max(1.0, until - time.time()))
-        operands = Operands(8192, n2, rms)
-        copy = copy_time(timer, operands)
-        for direction in ("forward", "backward", "backward output"):
-            tried = [
-                (copy / timer(call_with(operands, way, layout)).median, layout)
-                for way, layout in found
-                if way == direction
-            ]
-            for fraction, layout in sorted(tried, reverse=True, key=lambda one: one[0])[:4]:
-                print(f"{direction:15} {'rms' if rms else 'layer':6} {n2:5} {fraction:.3f} {tuple(layout)}", flush=True)
-    take(None)
+        one, copy = Operands(n1, n2, rms), copy_time(timer, n1 * n2, 4)
+        for direction, contender, call in contenders(one, compiled):
+            if compiled and contender != "torch.compile":
+                continue
+            name = direction, "rms" if rms else "layer", f"{n1} x {n2}", contender
+            yield Row.timed(name, timer(call).median, copy)
 
 
 def check_all(pool: ProcessPoolExecutor, others: bool) -> int:
@@ -284,25 +253,29 @@ def main() -> None:
     """Do the parts that are asked for."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("parts", nargs="*", default=["check", "heads", "peers"], help="as above")
-    asked.add_argument("--seconds", type=float, default=600, help="end the sweep after so many seconds")
+    asked.add_argument("--json", type=Path, help="a file for the record")
     options = asked.parse_args()
-    until = time.time() + options.seconds
+    began, rows = time.time(), []
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         for part in ("check", "check_others"):
             if part in options.parts:
                 count = check_all(pool, part == "check_others")
-                print(f"{count} norms are checked after {time.time() - until + options.seconds:.0f} s", flush=True)
-        if "heads" in options.parts:
-            head_times()
-        if "layouts" in options.parts:
-            sweep(pool, until)
-        if "peers" in options.parts:  # last: the compiler's own processes take the host's time from the others
-            import torch._functorch.config
+                print(f"{count} norms are checked after {time.time() - began:.0f} s", flush=True)
+    # The checking processes have ended: the compiler's take the host's time, too, so its contenders come last.
+    if "heads" in options.parts:
+        rows += head_times()
+    if "peers" in options.parts or "others" in options.parts:
+        import torch._functorch.config
 
-            torch._functorch.config.donated_buffer = False  # backwards are timed again and again
-            times()
-        if "others" in options.parts:
-            gated_norm.times()
+        torch._functorch.config.donated_buffer = False  # backwards are timed again and again
+    if "peers" in options.parts:
+        rows += times()
+    if "others" in options.parts:
+        rows += gated_norm.times(Row, copy_time)
+    if options.json is not None:
+        command = " ".join(["python -m hardware.add_norm", *sys.argv[1:]])
+        record = {"what": "norms with extras", **provenance(), "command": command, "method": METHOD}
+        options.json.write_text(json.dumps({**record, "rows": [row._asdict() for row in rows]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

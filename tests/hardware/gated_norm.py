@@ -31,7 +31,7 @@ MODULATED = [
 ]
 TIMED = [(8192 * 32, 128), (8192 * 64, 64), (8192, 2048), (8192, 4096)]
 SAMPLED = [(8, 1024, 4096), (64, 256, 1152)]  # the second: DiT-XL/2 at 256 x 256
-COMPILED = TIMED[::3], SAMPLED[:1]  # the compiler takes ten seconds for a shape
+COMPILED = TIMED[::3], SAMPLED  # the compiler takes ten seconds for a shape
 
 
 def check_gated(shape: tuple[int, int], dtype: str, parameters: str | None, before: bool, recompute: bool) -> None:
@@ -121,33 +121,22 @@ def no_grad(function: Callable, given: tuple) -> Any:
         return function(*given)
 
 
-def times() -> None:
-    """Print the table of contenders, first those that need no compiler."""
+def times(row: Any, copy_time: Callable[[Any, int, int], float]) -> Iterator[Any]:
+    """Yield the times of contenders, first those that need no compiler. row, copy_time: of `hardware.add_norm`."""
     import torch
-    import torch._functorch.config
 
     from normlab.measure.timing import EventTimer
 
-    torch._functorch.config.donated_buffer = False  # backwards are timed again and again
     timer = EventTimer()
-    print(f"{'direction':9} {'norm':9} {'shape':16} {'contender':14} {'us':>8} {'of copy':>8}")
     jobs = [(shape, "modulated", False) for shape in SAMPLED]
     jobs += [(shape, kind, False) for shape in TIMED for kind in ("gated", "gated x")]
-    jobs += [(shape, "gated", True) for shape in COMPILED[0]] + [(COMPILED[1][0], "modulated", True)]
+    jobs += [(shape, "gated", True) for shape in COMPILED[0]] + [(shape, "modulated", True) for shape in COMPILED[1]]
     for shape, kind, compiled in jobs:
-        size = torch.Size(shape).numel()
+        elements = torch.Size(shape).numel()
         matrices = {"forward": 2, "backward": 3} if kind == "modulated" else {"forward": 3, "backward": 5}
-        copies = {}
-        for direction, count in matrices.items():
-            source = torch.zeros(size * count // 2, dtype=torch.bfloat16, device="cuda")
-            target = torch.empty_like(source)
-            copies[direction] = timer(lambda source=source, target=target: target.copy_(source)).median
-        del source, target
-        for direction, name, call in contenders(shape, kind, compiled):
-            if compiled and name == "torch":
+        copies = {direction: copy_time(timer, elements, count) for direction, count in matrices.items()}
+        for direction, contender, call in contenders(shape, kind, compiled):
+            if compiled and contender != "torch.compile":
                 continue
-            took, copy = timer(call).median, copies[direction]
-            name_of_shape = " x ".join(map(str, shape))
-            print(
-                f"{direction:9} {kind:9} {name_of_shape:16} {name:14} {1e6 * took:8.1f} {copy / took:8.3f}", flush=True
-            )
+            name = direction, kind, " x ".join(map(str, shape)), contender
+            yield row.timed(name, timer(call).median, copies[direction])

@@ -1,8 +1,11 @@
-"""What the norms of a decoder cost in a training step: python -m hardware.llama [OUT.json [MODELS [MODES [SECONDS]]]]
+"""What the norms of a decoder cost in a training step.
+
+    python -m hardware.llama [OUT.json [MODELS [MODES [SECONDS [PLACES]]]]]
 
 8 blocks of hidden 2,048, batch 4 x 2,048, bfloat16, fused AdamW; eager and compiled. MODELS: a Llama, a Qwen3, which
 has a norm of each head of queries and keys, and a Gemma, whose norms scale by 1 + weight. MODES: transformers' norms,
-PyTorch's rms_norm, normlab's with each memory_efficient, and with `fuse_residual`. Before it is timed, a mode's loss
+PyTorch's rms_norm, normlab's with each memory_efficient, and with `fuse_residual` ("exact fused") or inside of
+`fused_by_compiler` ("True formulas"). PLACES: eager, compiled. Before it is timed, a mode's loss
 and gradients are compared with those of the first mode. The modes train in turn, in another order each round, because a
 GPU at its power limit is slower the longer it has run; a step's time is compared with the first mode's in the same
 round. After SECONDS no further mode is compiled.
@@ -14,12 +17,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
 from normlab.measure.provenance import provenance
-from normlab.nn import replace_norms
+from normlab.nn import fused_by_compiler, replace_norms
 
 ROUNDS, STEPS = 12, 3
 MODES = ("torch.nn", "exact", "exact fused")
@@ -29,6 +33,14 @@ MODELS: dict[str, dict[str, int]] = {
     "Gemma": {"num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 256},
 }
 BATCH, LENGTH, VOCABULARY = 4, 2048, 32000
+KERNELS = {
+    "normlab": ("forward_one_barrier", "backward_pipelined", "backward_final_sums", "combine_rows", "risk", "survey"),
+    "compiler": ("triton_",),
+    "products": ("nvjet", "gemm", "cutlass"),
+    "attention": ("flash", "fmha", "cudnn"),
+    "optimizer": ("multi_tensor", "adam"),
+}
+"""Parts of kernels' names."""
 COSINE, LOSS = 0.99, 2e-2
 """How far two modes may be apart in bfloat16: the gradients' cosine, and the losses' difference."""
 
@@ -70,9 +82,10 @@ def made(model: str, mode: str) -> Any:
             if type(norm).__name__.endswith("RMSNorm"):
                 found.set_submodule(name, TorchNorm(norm, int(model == "Gemma")))
     elif mode != "transformers":
-        kind, _, fused = mode.partition(" ")
+        kind, _, how = mode.partition(" ")
+        fused = how == "fused"
         kinds: dict[str, Any] = {"False": False, "True": True, "exact": "exact"}
-        report = replace_norms(found, kinds[kind], fuse_residual=bool(fused))
+        report = replace_norms(found, kinds[kind], fuse_residual=fused)
         assert report.left == [], report
         assert len(report.fused) == (8 if fused else 0), report
     return found
@@ -87,12 +100,16 @@ def trained(model: str, mode: str, compiled: bool) -> Trained:
     )
     run: Any = torch.compile(whole, dynamic=False) if compiled else whole
 
+    def loss_of_run() -> torch.Tensor:
+        with fused_by_compiler() if mode.endswith("formulas") else nullcontext():
+            return run(input_ids=tokens, labels=tokens).loss
+
     def step() -> None:
-        run(input_ids=tokens, labels=tokens).loss.backward()
+        loss_of_run().backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    loss = run(input_ids=tokens, labels=tokens).loss
+    loss = loss_of_run()
     loss.backward()
     kept = {name: one.grad.cpu() for name, one in whole.named_parameters() if ".0." in name or "norm" in name}
     step()
@@ -118,6 +135,18 @@ def peak(step: Callable[[], None]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
+def by_kind(step: Callable[[], None]) -> dict[str, float]:
+    """Return the milliseconds of a step's kernels by their kinds: normlab's, the compiler's, products, others."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize()
+    found: dict[str, float] = {}
+    for one in profile.key_averages():
+        kind = next((kind for kind, names in KERNELS.items() if any(name in one.key for name in names)), "others")
+        found[kind] = found.get(kind, 0.0) + 1e-3 * one.self_device_time_total
+    return found
+
+
 def milliseconds(step: Callable[[], None]) -> float:
     """Return the time of a step, of STEPS in a row."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -129,7 +158,7 @@ def milliseconds(step: Callable[[], None]) -> float:
     return start.elapsed_time(end) / STEPS
 
 
-def measured(model: str, modes: list[str], compiled: bool, until: float) -> dict[str, dict[str, float]]:
+def measured(model: str, modes: list[str], compiled: bool, until: float) -> dict[str, dict[str, Any]]:
     """Return by mode: milliseconds per step, their ratio to the first mode's in the same round, and peak bytes."""
     steps: dict[str, Callable[[], None]] = {}
     first: Trained | None = None
@@ -154,30 +183,36 @@ def measured(model: str, modes: list[str], compiled: bool, until: float) -> dict
     return {
         name: {
             "ms": statistics.median(one[name] for one in found),
-            "against the first": statistics.median(one[name] / one[base] for one in found),
+            "ratio": statistics.median(one[name] / one[base] for one in found),
             "peak": peak(step),
+            "kernels": by_kind(step),
         }
         for name, step in steps.items()
     }
 
 
 def main(
-    out: str | None = None, models: str = ",".join(MODELS), modes: str = ",".join(MODES), seconds: str = "3600"
+    out: str | None = None,
+    models: str = ",".join(MODELS),
+    modes: str = ",".join(MODES),
+    seconds: str = "3600",
+    places: str = "eager,compiled",
 ) -> None:
     """Measure, print a table, and write a record if OUT is given."""
     until = time.monotonic() + float(seconds)
     command = " ".join(["python -m hardware.llama", *sys.argv[1:]])
-    record: dict[str, Any] = {"what": "llama", **provenance(), "command": command, "models": {}}
+    record: dict[str, Any] = {"what": "llama", **provenance(), "command": command, "rows": []}
     lines = []
     names = models.split(",")
     # eager steps of all models first: a compiled one takes half a minute to be compiled
-    for compiled, model in [(False, name) for name in names] + [(True, name) for name in names]:
-        place = "compiled" if compiled else "eager"
-        rows = measured(model, modes.split(","), compiled, until)
-        record["models"].setdefault(model, {})[place] = rows
+    for place, model in [(place, name) for place in places.split(",") for name in names]:
+        wanted = [mode for mode in modes.split(",") if place == "compiled" or not mode.endswith("formulas")]
+        rows = measured(model, wanted, place == "compiled", until)
+        record["rows"] += [{"model": model, "place": place, "norms": name, **row} for name, row in rows.items()]
         for name, row in rows.items():
-            ratio, mebibytes = row["against the first"], row["peak"] / 2**20
+            ratio, mebibytes = row["ratio"], row["peak"] / 2**20
             lines.append(f"{model:7}{place:9}{name:14}{row['ms']:8.2f} ms {ratio:8.4f} {mebibytes:10.1f} MiB")
+            lines.append("    kernels: " + ", ".join(f"{kind} {ms:.2f} ms" for kind, ms in row["kernels"].items()))
         torch.compiler.reset()
         torch.cuda.empty_cache()
         if out is not None:

@@ -60,7 +60,7 @@ def test_few_clusters_take_all_rows_of_an_alignment(n2, memory_efficient, monkey
     """Turn after turn, with a prefetch and without; grad_input has the bits that it has by many clusters."""
     case = random_case(60, n2, BFLOAT16)
     row = Candidate(columns_up_to=512, rows=2, stages=3, why="a test", vectors=1, prefetch=int(n2 == 333))
-    monkeypatch.setattr(layouts, "EDGES", (row,))
+    monkeypatch.setattr(layouts, "first_for", lambda *how: (row,))
     with using("simulator"), monkeypatch.context() as patch:
         patch.setattr(final_sums, "sums_of", lambda *how: ())
         want = results(case, STEP, memory_efficient)[0]

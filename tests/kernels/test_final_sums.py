@@ -73,6 +73,15 @@ def test_sums_are_within_their_bound(rows, n2, offset, dtype):
     hold(bias, grad_bias)
 
 
+def test_more_threads_add_up_many_rows_within_their_bound():
+    for rows in (256, 257, 288, 1056):
+        weight, grad_weight = drawn(rows, 37, np.float32)
+        bias, grad_bias = drawn(rows, 37, BFLOAT16)
+        assert summed((weight, bias), (grad_weight, grad_bias)) == ["backward_final_sums"]
+        hold(weight, grad_weight)
+        hold(bias, grad_bias)
+
+
 @pytest.mark.parametrize("rows", [3, 20])
 def test_the_sums_of_one_parameter_alone_are_those_of_both(rows):
     parts, both = drawn(rows, 72, np.float32)
@@ -96,7 +105,7 @@ def test_few_rows_are_added_up_in_their_order():
 
 
 def test_more_rows_have_no_shorter_bound():
-    lengths = [final_sums.terms(rows) for rows in range(1, 300)]
+    lengths = [final_sums.terms(rows) for rows in range(1, 1200)]
     assert lengths == sorted(lengths)
 
 

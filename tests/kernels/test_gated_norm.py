@@ -75,7 +75,7 @@ def test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds(mode
     (output, invvar), _ = with_plan(forward, case)
     _, plan = with_plan(backward, case, output if memory_efficient else case.norm.x, invvar, memory_efficient)
     assert plan.step.endswith("apart")
-    assert [plan.work[at].kernel.py_func.__name__ for at in (0, -1)] == ["enter_norm", "leave_norm"]
+    assert [plan.work[at].kernel.py_func.__name__ for at in (0, -1)] == ["pass_gate"] * 2
     examine_gated_backward(case, memory_efficient)
 
 
@@ -83,7 +83,7 @@ def test_rows_that_no_block_holds_are_gated_apart():
     for before, kernel in ((True, -1), (False, 0)):
         plan, _ = planned("forward", 66_000, "bfloat16", Gate(before), n1=4)
         assert plan.step == "clusters apart"
-        assert plan.work[kernel].kernel.py_func.__name__ == "gate_rows"
+        assert plan.work[kernel].kernel.py_func.__name__ == "combine_rows"
 
 
 @pytest.mark.parametrize("weighted", [True, False])

@@ -17,6 +17,7 @@ from normlab.cli import app
 from normlab.kernels import LADDERS, BackwardProblem, Device
 from normlab.kernels.family.passes import Recording
 from normlab.kernels.plan import DEVICES, Scratch
+from normlab.kernels.step import Rung
 from normlab.learn.explain import explain
 from normlab.measure.files import record
 
@@ -105,6 +106,55 @@ def launches_of(step, problem) -> list:
     return launched
 
 
+def seen_by_hosts(monkeypatch) -> list:
+    """What the host functions ask to be launched from here on: (a rung, its operands)."""
+    seen = []
+    monkeypatch.setattr(Rung, "do", lambda rung, launch, memory, operands, device: seen.append((rung, operands)))
+    return seen
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("n2", [64, 1152, 4096])
+def test_norms_with_extras_are_explained_by_the_plans_that_their_host_functions_ask_for(monkeypatch, n2, dtype):
+    seen = seen_by_hosts(monkeypatch)
+    x, weight, rows = np.ones((6, n2), dtype), np.ones(n2, dtype), np.ones(6, np.float32)
+    heads = np.ones((3, 5, n2), dtype)[:, :2]
+    apart, samples, of_sample = np.ones((3, 2, n2), dtype), x.reshape(2, 3, n2), np.ones((2, n2), dtype)
+    by_head, by_sample = rows.reshape(3, 2), rows.reshape(2, 3)
+    asked = [
+        ("forward", {"norm": "rms", "residual": True, "offset": 1.0},
+         lambda: normlab.add_rms_norm_forward(x, x, weight, offset=1.0)),
+        ("backward", {"norm": "rms", "residual": True, "offset": 1.0},
+         lambda: normlab.add_rms_norm_backward(x, x, x, rows, weight, offset=1.0)),
+        ("forward", {"norm": "rms", "gate": "after"}, lambda: normlab.gated_rms_norm_forward(x, x, weight)),
+        ("forward", {"norm": "rms", "gate": "before"},
+         lambda: normlab.gated_rms_norm_forward(x, x, weight, norm_before_gate=False)),
+        ("backward", {"norm": "rms", "gate": "after"}, lambda: normlab.gated_rms_norm_backward(x, x, x, rows, weight)),
+        ("backward", {"norm": "rms", "gate": "after", "saved": "output"},
+         lambda: normlab.gated_rms_norm_backward(x, x, x, rows, weight, memory_efficient=True)),
+        ("backward", {"norm": "rms", "gate": "before"},
+         lambda: normlab.gated_rms_norm_backward(x, x, x, rows, weight, norm_before_gate=False)),
+        ("forward", {"norm": "rms", "heads": (2, 5)}, lambda: normlab.head_rms_norm_forward(heads, weight)),
+        ("backward", {"norm": "rms", "heads": (2, 5)},
+         lambda: normlab.head_rms_norm_backward(apart, heads, by_head, weight)),
+        ("forward", {"samples": 2}, lambda: normlab.modulated_layer_norm_forward(samples, of_sample, of_sample)),
+        ("backward", {"samples": 2},
+         lambda: normlab.modulated_layer_norm_backward(samples, samples, by_sample, by_sample, of_sample, of_sample)),
+    ]  # fmt: skip
+    for ladder, extras, call in asked:
+        call()
+        rung, operands = seen.pop()
+        assert not seen
+        one = explain(ladder, dtype=np.dtype(dtype).name, n1=6, n2=n2, alignment=np.dtype(dtype).itemsize * 8, **extras)
+        wanted = rung.plan(operands, Device.named("h200"))
+        kernels = [
+            [(work.kernel, work.grid, work.block, work.how) for work in plan.work] for plan in (one.plan, wanted)
+        ]
+        assert kernels[0] == kernels[1], (ladder, extras)
+        assert one.least_bytes == 6 * n2 * np.dtype(dtype).itemsize * len((*operands.reading, *operands.writing))
+        assert one.problem.extras.strip() in str(one)
+
+
 def test_it_is_at_the_top_level_and_needs_no_driver():
     assert normlab.explain is explain
     code = (
@@ -135,6 +185,20 @@ def test_it_is_at_the_top_level_and_needs_no_driver():
         ({"ladder": "family", "shape": (2,)}, "shape must be (N, C, *spatial), got (2,)"),
         ({"ladder": "family", "shape": (2, 6), "groups": 4}, "groups must divide the 6 channels, got 4"),
         ({"saved": "nothing"}, "saved must be one of input, output, got 'nothing'"),
+        ({"gate": "after"}, "gate needs norm='rms', got norm='layer'"),
+        ({"norm": "rms", "gate": "beside"}, "gate must be one of after, before, got 'beside'"),
+        ({"norm": "rms", "gate": "after", "residual": True}, "one of residual, gate, heads and samples, got residual"),
+        ({"norm": "rms", "gate": "after", "offset": 1.0}, "offset goes with residual or heads, or alone, got gate"),
+        ({"norm": "rms", "gate": "before", "saved": "output"}, "saved must be input with gate, got 'output'"),
+        ({"norm": "rms", "gate": "after", "step": "fused"}, "a norm with gate='after' has no steps to choose from"),
+        ({"norm": "rms", "samples": 2}, "samples needs norm='layer', with weight and bias"),
+        ({"samples": 3, "n1": 8}, "n1 must be a multiple of samples, got 8 rows and 3 samples"),
+        ({"norm": "rms", "heads": (4, 3)}, "heads must be (heads, places), at least as many places as heads"),
+        ({"norm": "rms", "heads": (4, 6), "dtype": "float64"}, "no kernel takes these heads where they lie"),
+        (
+            {"ladder": "sgemm", "residual": True},
+            "ladder with residual=True must be one of forward, backward, got 'sgemm'",
+        ),
     ],
 )
 def test_bad_input_is_named(given, said):
@@ -152,6 +216,12 @@ def test_the_command_prints_text_or_json_and_names_what_is_wrong():
     answer = json.loads(runner.invoke(app, [*how, "--json"]).stdout)
     assert answer["step"] == "one_barrier"
     assert answer["kernels"][0]["block"] == [256, 1]
+    done = runner.invoke(app, [*how, "--heads", "32x48"])
+    assert "RMSNorm of 32 heads in 48 places forward" in done.stdout
+    done = runner.invoke(app, [*how, "--heads", "32"])
+    assert "heads are HEADS x PLACES, such as 32x48, got '32'" in done.output
+    done = runner.invoke(app, [*how, "--gate", "before"])
+    assert "RMSNorm with a gate before it forward" in done.stdout
     done = runner.invoke(app, [*how, "--device", "tpu"])
     assert done.exit_code == 2
     assert "normlab explain: device must be one of" in done.output

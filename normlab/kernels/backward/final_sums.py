@@ -4,9 +4,9 @@ The partial sums of a parameter are a matrix (rows, n2), one row per block that 
 its rows. The matrices are called `part_weight` and `part_bias`, after apex's part_grad_gamma and part_grad_beta. There
 are two kernels:
 
-- More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8). Thread (x, y) adds up rows y, y + 8, … of column
-  x of the block's 32. It has four sums, so that four loads are in flight. Then thread (x, 0) adds up the eight threads'
-  sums of the column through shared memory.
+- More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8), or (32, 32) for more than MANY_ROWS. Thread (x, y)
+  adds up rows y, y + 8, … of column x of the block's 32. It has four sums, so that four loads are in flight. Then
+  thread (x, 0) adds up the eight threads' sums of the column through shared memory.
 - FEW_ROWS rows or fewer, as a backward of long rows leaves: a thread adds up a vector of neighbouring columns, up to 16
   bytes, over all rows one after another, with the loads of eight rows in flight. Eight threads per column took so many
   blocks that starting them took longer than adding.
@@ -34,6 +34,10 @@ from normlab.stages.vector import BYTES, widest
 ARGUMENTS = "part_weight", "part_bias", "grad_weight", "grad_bias"  # of the kernels, in order
 COLUMNS = 32  # per block
 THREADS_A_COLUMN = 8
+# Short rows leave many rows of partial sums and few blocks that add them up: 1,056 rows of 64 columns have two blocks,
+# whose threads would wait for 33 loads one after another. The backward of 131,072 rows of 64 bfloat16 reaches 0.72 of a
+# copy on an H200, with eight threads 0.64; of 264 rows of partial sums 4,096 columns wide, both are as fast.
+MANY_ROWS, THREADS_OF_MANY = 256, 32
 IN_FLIGHT = 4  # loads per thread, each added into a sum of its own
 FEW_ROWS = 16  # up to so many rows the second kernel adds up
 FEW_THREADS = 128  # per block of the second kernel
@@ -43,29 +47,38 @@ PROCESSORS = 132
 CLUSTERED_PROCESSORS = 112  # of these, the multiprocessors that clusters of 16 blocks can use
 
 
-@cuda.jit(device=True)
-def column_sum(partials, column, y):
-    """Return the sum of rows y, y + 8, … of a column of `partials`, (rows, n2): one thread's share of the column."""
-    first = cast(0, partials)
-    second = cast(0, partials)
-    third = cast(0, partials)
-    fourth = cast(0, partials)
-    row = y
-    while row + 3 * THREADS_A_COLUMN < partials.shape[0]:  # four sums: no addition waits for the one before
-        first += load(partials, (row, column))
-        second += load(partials, (row + THREADS_A_COLUMN, column))
-        third += load(partials, (row + 2 * THREADS_A_COLUMN, column))
-        fourth += load(partials, (row + 3 * THREADS_A_COLUMN, column))
-        row += IN_FLIGHT * THREADS_A_COLUMN
-    while row < partials.shape[0]:  # up to three rows are left over
-        first += load(partials, (row, column))
-        row += THREADS_A_COLUMN
-    return (first + second) + (third + fourth)
+@cache
+def column_summer(threads: int) -> Any:
+    """Return the device function `column_sum(partials, column, y)`: one thread's share of a column of `partials`.
+
+    It is the sum of rows y, y + threads, … of `partials`, (rows, n2).
+    """
+
+    @cuda.jit(device=True)
+    def column_sum(partials, column, y):
+        first = cast(0, partials)
+        second = cast(0, partials)
+        third = cast(0, partials)
+        fourth = cast(0, partials)
+        row = y
+        while row + 3 * threads < partials.shape[0]:  # four sums: no addition waits for the one before
+            first += load(partials, (row, column))
+            second += load(partials, (row + threads, column))
+            third += load(partials, (row + 2 * threads, column))
+            fourth += load(partials, (row + 3 * threads, column))
+            row += IN_FLIGHT * threads
+        while row < partials.shape[0]:  # up to three rows are left over
+            first += load(partials, (row, column))
+            row += threads
+        return (first + second) + (third + fourth)
+
+    return column_sum
 
 
 @cache
-def build(dtype: Any) -> Any:
-    """Return the kernel for many rows and an accumulator dtype."""
+def build(dtype: Any, threads: int) -> Any:
+    """Return the kernel for more than a few rows and an accumulator dtype. threads: per column."""
+    column_sum = column_summer(threads)
 
     @cuda.jit
     def backward_final_sums(part_weight, part_bias, grad_weight, grad_bias):
@@ -75,7 +88,7 @@ def build(dtype: Any) -> Any:
         y = 0 take the weight and those with y = 1 the bias; if only one of them is given, every block takes it.
         """
         # First each thread's share of its column.
-        sums = cuda.shared.array((THREADS_A_COLUMN, COLUMNS), dtype)
+        sums = cuda.shared.array((threads, COLUMNS), dtype)
         x = cuda.threadIdx.x
         y = cuda.threadIdx.y
         column = cuda.blockIdx.x * COLUMNS + x
@@ -87,11 +100,11 @@ def build(dtype: Any) -> Any:
         if part_bias is not None and not is_weight and column < part_bias.shape[1]:
             sums[y, x] = column_sum(part_bias, column, y)
 
-        # Then the eight shares of each column.
+        # Then all threads' shares of each column.
         cuda.syncthreads()  # all sums of a column are in shared memory before one thread adds them up
         if y == 0:
             total = sums[0, x]
-            for k in range(1, THREADS_A_COLUMN):
+            for k in range(1, threads):
                 total += sums[k, x]
             if grad_weight is not None and is_weight and column < grad_weight.shape[0]:
                 store(grad_weight, column, total)
@@ -152,10 +165,15 @@ def build_few(dtype: Any, width: int) -> Any:
 def terms(rows: int) -> int:
     """Return the longest chain of additions over `rows` rows of partial sums, or over fewer rows.
 
-    Fewer rows can have the longer chain: FEW_ROWS rows are one chain, more rows are shared by eight threads.
+    Fewer rows can have the longer chain: FEW_ROWS rows are one chain, more rows are shared by eight threads, and more
+    than MANY_ROWS by 32.
     """
-    shared = -(-rows // THREADS_A_COLUMN) + THREADS_A_COLUMN  # a thread's rows, then the column's eight threads
-    return rows if rows <= FEW_ROWS else max(FEW_ROWS, shared)
+    if rows <= FEW_ROWS:
+        return rows
+    eight = min(rows, MANY_ROWS)
+    shared = -(-eight // THREADS_A_COLUMN) + THREADS_A_COLUMN  # a thread's rows, then the column's threads
+    many = 0 if rows <= MANY_ROWS else -(-rows // THREADS_OF_MANY) + THREADS_OF_MANY
+    return max(FEW_ROWS, shared, many)
 
 
 def partial_sums_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
@@ -190,4 +208,5 @@ def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
         grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
         return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), arguments),)
     grid = -(-n2 // COLUMNS), len(parameters)
-    return (Work(build, (dtype,), grid, (COLUMNS, THREADS_A_COLUMN), arguments),)
+    threads = THREADS_A_COLUMN if rows <= MANY_ROWS else THREADS_OF_MANY
+    return (Work(build, (dtype, threads), grid, (COLUMNS, threads), arguments),)

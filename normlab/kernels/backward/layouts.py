@@ -3,9 +3,10 @@
 import itertools
 import math
 
+from normlab.kernels.backward.first_tables import EDGES, first_for
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
-from normlab.kernels.backward.tables import EDGES, Candidate, table_for
+from normlab.kernels.backward.tables import Candidate, table_for
 from normlab.kernels.plan import CLUSTERS_FROM, Chosen, Device
 from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
 
@@ -48,9 +49,11 @@ def layout_for(
     if width * min(saved_bytes, grad_bytes) < 4:  # no asynchronous copy is that narrow
         return None
     full = BYTES // max(sizes)  # elements of the vectors in which the tables count columns
-    edges = EDGES if alignments > 1 and max(sizes) == 2 else ()
-    for row in (*edges, *table_for(min(sizes), max(sizes), kind)):
-        if row.columns_up_to * width < n2 * full or (row.columns_a_block and device.capability < CLUSTERS_FROM):
+    first = first_for(max(sizes), kind, third_bytes > 0, alignments)
+    for row in (*first, *table_for(min(sizes), max(sizes), kind)):
+        if not row.columns_from * width <= n2 * full <= row.columns_up_to * width:
+            continue
+        if row.columns_a_block and device.capability < CLUSTERS_FROM:
             continue
         # The first row of the table that fits the GPU's shared memory: the tables list the fastest first.
         for plain in _fewer(row, n2, width, full, saved_bytes, grad_bytes):

@@ -1,8 +1,8 @@
 """List the fastest layouts of the pipelined backward, as measured, by the form of the backward and the row's length.
 
-`table_for` chooses a table; EDGES comes before it for rows that begin in the middle of a vector. `layouts.layout_for`
-takes the first `Candidate` that is for rows so long and whose pipeline stages fit the GPU's shared memory, if need be
-with fewer row groups or stages.
+`table_for` chooses a table; `first_tables` come before it for kinds with more than a row and its gradient.
+`layouts.layout_for` takes the first `Candidate` that is for rows so long and whose pipeline stages fit the GPU's shared
+memory, if need be with fewer row groups or stages.
 """
 
 from typing import NamedTuple
@@ -27,6 +27,7 @@ class Candidate(NamedTuple):
         prefetch: 1 if the next row's first pass comes before a row's second pass, else 0.
         columns_a_block: the most columns per block. A longer row is divided among the blocks of a cluster, as few as
             hold it. None: a row has one block.
+        columns_from: the fewest columns of a row that this layout is for, counted as `columns_up_to`.
     """
 
     columns_up_to: int
@@ -37,6 +38,7 @@ class Candidate(NamedTuple):
     vectors: int = 4
     prefetch: int = 0
     columns_a_block: int | None = None
+    columns_from: int = 1
 
 
 # Measured on an H200 with all parameters as the bench does (cold L2), as fractions of a copy, to choose among layouts;
@@ -342,31 +344,6 @@ RECOMPUTED_SINGLES_WITH_BIAS = (
     ),
     *LONG_SINGLES,
 )
-EDGES = (  # 16 bits, rows that begin in the middle of a vector
-    Candidate(
-        columns_up_to=128, threads=16, rows=32, stages=3,
-        why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
-    ),
-    Candidate(
-        columns_up_to=384, threads=16, rows=32, stages=2,
-        why="0.80 / 0.84 of a copy at 333 columns (LayerNorm / RMSNorm); half as many rows: 0.72 / 0.74; on an H100",
-    ),
-    Candidate(
-        columns_up_to=768, threads=32, rows=8, stages=2,
-        why="the layout of LayerNorm at 768 columns; not measured alone",
-    ),
-    Candidate(
-        columns_up_to=1024, threads=64, rows=8, stages=3, prefetch=1,
-        why="0.87 / 0.87 of a copy at 1001 columns on an H100 (LayerNorm / RMSNorm)",
-    ),
-    Candidate(
-        columns_up_to=3072, vectors=3, rows=4, stages=2,
-        why="0.90 / 0.89 of a copy at 2047 columns (LayerNorm / RMSNorm); two rows, prefetch: 0.63 / 0.66; on an H100",
-    ),
-)
-# fmt: on
-
-
 def table_for(narrowest: int, widest: int, kind: Kind) -> tuple[Candidate, ...]:
     """Return the table for a kind. narrowest, widest: bytes per element of the arrays with the fewest and the most."""
     if not kind.memory_efficient:

@@ -47,13 +47,15 @@ GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 class Extras(NamedTuple):
     """What a kernel does beside a norm of rows; its fields are constants of the kernel.
 
-    offset: of the weight (`stages.output`). row_map: where the rows lie. gating: where a gate goes, or None.
+    offset: of the weight (`stages.output`). row_map, gate_map: where the rows of x and of the gate lie. gating: where a
+    gate goes, or None.
     sampled: parameters are a row per sample (`stages.output.parameter_finder`).
     """
 
     offset: float = 0.0
     row_map: RowMap | None = None
     gating: Gate | None = None
+    gate_map: RowMap | None = None
     sampled: bool = False
 
 
@@ -97,7 +99,10 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     elements, warps = thread_map.elements, thread_map.warps
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
     load_row, fill_past_end, write_row, words_held = phases(layout, dtype, extras)
-    add_residual, (load_gates, gate_row) = residual_adder(thread_map, dtype), row_gater(thread_map, dtype)
+    add_residual, (load_gates, gate_row) = (
+        residual_adder(thread_map, dtype),
+        row_gater(thread_map, dtype, extras.gate_map),
+    )
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     anywhere = shifted is not None
 
@@ -191,7 +196,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     grid = -(-n1 // layout.rows)
     if grid > GRID_LIMIT or (problem.sampled and n1 >= 2**32):
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    extras = Extras(problem.offset, problem.row_map, problem.gating, problem.sampled)
+    extras = Extras(problem.offset, problem.row_map, problem.gating, problem.gate_map, problem.sampled)
     options = accumulator(problem.invvar), layout, extras
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS)
     values = (("factor", np.float32(1 / n2)),)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normlab.nn import checks
+from normlab.nn import checks, traced
 from normlab.nn import functional as rows
 from normlab.nn.add_norm import autograd, operators, vectorised
 from normlab.nn.add_norm.how import AddHow
@@ -147,6 +147,10 @@ def normalised(
     exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
     if left or exporting or transformed():
         return vectorised.composed(x, residual, weight, bias, how)
+    if traced.wanted():
+        total, mode = vectorised.summed(x, residual), how.memory_efficient
+        output = traced.norm(total, x.shape[-1:], weight, bias, how.eps, how.rms, mode, how.offset)
+        return output, total
     if how.memory_efficient == "exact":
         return _exact(x, residual, weight, bias, how)
     if in_a_graph(x):

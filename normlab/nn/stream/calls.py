@@ -5,14 +5,13 @@ and every other caller that wants to see the two get. The quick way is for plain
 torch.compile, and for a norm that nothing watches.
 """
 
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.overrides import has_torch_function_variadic
 
-from normlab.nn import checks, dtypes
+from normlab.nn import checks, dtypes, traced
 from normlab.nn.add_norm.autograd import chosen
 from normlab.nn.add_norm.functional import offset_rms_norm
 from normlab.nn.add_norm.how import AddHow
@@ -63,19 +62,11 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
     asked = _asked(norm, x, None) if _plain(x) else None
     if asked is not None:
         return _computed(x, None, asked, past=False)[0]
-    dtype = x.dtype
-    weight, rule = norm.weight, norm.dtype_rule
-    wide = x.dtype if weight.dtype is x.dtype else torch.promote_types(x.dtype, weight.dtype)
-    if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
-        weight = dtypes.widened(weight)
-    if checks.mixed_by_pytorch_alone(x, weight):
-        x, weight = x.to(wide), weight.to(wide)
-    # formulas do not change under autocast
-    with torch.autocast(x.device.type, enabled=False) if any_autocast() else nullcontext():
-        output = offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
-    if rule == "wider":
-        return output.to(wide)
-    return output.to(dtype if rule in dtypes.OF_INPUT else norm.weight.dtype)
+
+    def compute(x: Tensor, weight: Tensor) -> Tensor:
+        return offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
+
+    return dtypes.by_formula(norm, x, x.dtype, compute)
 
 
 class Asked(NamedTuple):
@@ -100,6 +91,8 @@ def _alone(norm: Any) -> bool:
 
 def _plain(*tensors: Any) -> bool:
     """Return True if the quick way computes these tensors: plain ones of one shape and device, watched by nothing."""
+    if traced.wanted():  # the compiler fuses the two itself
+        return False
     first = tensors[0]
     for one in tensors:
         if type(one) not in PLAIN or one.is_nested or one.is_meta or one.dtype not in checks.FLOATS:

@@ -25,6 +25,7 @@ class Kind(NamedTuple):
     offset: float = 0.0  # gamma is weight + offset; not of a LayerNorm from the output, whose mean(g) does not know it
     row_map: RowMap | None = None  # where the rows of the saved array lie
     gating: Gate | None = None  # an RMSNorm with a gate; if it recomputes x̂, it needs no clamped gamma (`gated`)
+    gate_map: RowMap | None = None  # where the rows of the gate lie
     sampled: bool = False  # parameters are a row per sample (`samples`)
 
     @property
@@ -59,5 +60,5 @@ def kind_of(problem: Any, width: int, together: int) -> Kind:
     # Narrow parameters are copied 16 bytes at once, as they are; others are loaded, widened and stored.
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
     narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
-    beside = {"offset": problem.offset, "row_map": problem.row_map, "gating": problem.gating}
+    beside = {name: getattr(problem, name) for name in ("offset", "row_map", "gating", "gate_map")}
     return kind._replace(narrow=narrow, sampled=problem.sampled, **beside)

@@ -32,7 +32,8 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
     """
     thread_map, grads_at, thirds_at = layout.thread_map, layout.grads_at, layout.thirds_at
     vectors, width, span, whole = thread_map.loop
-    third, has_gate, place_of = layout.third_bytes > 0, kind.gating is not None, place_finder(kind.row_map)
+    third, has_gate = layout.third_bytes > 0, kind.gating is not None
+    place_of, gate_place_of = place_finder(kind.row_map), place_finder(kind.gate_map)
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, first):
@@ -47,7 +48,8 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
                     if third:
                         there = thirds_at + at + v * span
                         if has_gate:
-                            copy_async(memory.saved_stages, there, operands.gate, (row, column), width)
+                            at_gate = gate_place_of(row), column
+                            copy_async(memory.saved_stages, there, operands.gate, at_gate, width)
                         else:
                             copy_async(memory.saved_stages, there, operands.grad_residual, (row, column), width)
 

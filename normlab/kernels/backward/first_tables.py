@@ -1,0 +1,75 @@
+"""List layouts of the pipelined backward that come before the tables', for kinds with more than a row and its gradient.
+
+`first_for` chooses. Rows of other lengths are laid out as the plain norm's. As measured on an H100, in 16 bits, as
+fractions of a copy.
+"""
+
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.tables import Candidate
+
+# fmt: off
+GATED = (
+    Candidate(
+        columns_from=2049, columns_up_to=4096, threads=512, rows=1, stages=4,
+        why="0.93 of a copy at 4096 columns; two rows of 128 threads, prefetch of 1: 0.89",
+    ),
+)
+SUMMED = (  # an RMSNorm of x + residual, from the output
+    Candidate(
+        columns_from=6145, columns_up_to=8192, threads=512, rows=1, stages=3,
+        why="0.91 of a copy at 8192 columns; two blocks, three rows of 128 threads, prefetch of 1: 0.87",
+    ),
+)
+SUMMED_LAYERS = (  # a LayerNorm of x + residual, from the input
+    Candidate(
+        columns_from=3073, columns_up_to=4096, threads=256, rows=2, stages=3, prefetch=1,
+        why="0.89 of a copy at 4096 columns; 128 threads, four stages: 0.88",
+    ),
+)
+SAMPLED = (
+    Candidate(
+        columns_from=1025, columns_up_to=1536, threads=64, rows=4, stages=2,
+        why="0.86 of a copy at 1152 columns; 128 threads, of which a half has one vector: 0.74",
+    ),
+)
+EDGES = (  # rows that begin in the middle of a vector
+    Candidate(
+        columns_up_to=128, threads=16, rows=32, stages=3,
+        why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
+    ),
+    Candidate(
+        columns_up_to=384, threads=16, rows=32, stages=2,
+        why="0.80 / 0.84 of a copy at 333 columns (LayerNorm / RMSNorm); half as many rows: 0.72 / 0.74; on an H100",
+    ),
+    Candidate(
+        columns_up_to=768, threads=32, rows=8, stages=2,
+        why="the layout of LayerNorm at 768 columns; not measured alone",
+    ),
+    Candidate(
+        columns_up_to=1024, threads=64, rows=8, stages=3, prefetch=1,
+        why="0.87 / 0.87 of a copy at 1001 columns on an H100 (LayerNorm / RMSNorm)",
+    ),
+    Candidate(
+        columns_up_to=3072, vectors=3, rows=4, stages=2,
+        why="0.90 / 0.89 of a copy at 2047 columns (LayerNorm / RMSNorm); two rows, prefetch: 0.63 / 0.66; on an H100",
+    ),
+)
+# fmt: on
+
+
+def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Candidate, ...]:
+    """Return the candidates that come before the kind's table.
+
+    widest: bytes per element of the widest array. third: rows have a third array. alignments: as in the layout.
+    """
+    if widest != 2:
+        return ()
+    if alignments > 1:
+        return EDGES
+    if kind.gating is not None:
+        return GATED
+    if kind.sampled:
+        return SAMPLED
+    if third and kind.rms == kind.memory_efficient:  # the other two have not been measured with these
+        return SUMMED if kind.rms else SUMMED_LAYERS
+    return ()

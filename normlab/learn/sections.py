@@ -1,0 +1,115 @@
+"""The sections of an explanation as lines of text: the problem, the launches, bytes, registers, the reason."""
+
+from math import prod
+from typing import Any
+
+from normlab.kernels import Plan
+from normlab.kernels.family.passes import ImageProblem
+from normlab.kernels.plan import Work
+from normlab.kernels.sgemm.product import ProductProblem
+from normlab.kernels.words import counted
+
+
+def threads(work: Work) -> int:
+    """Return a block's threads."""
+    return work.block if isinstance(work.block, int) else prod(work.block)
+
+
+def moved(operands: Any, reads: int) -> int:
+    """Return the bytes of reading a problem's matrices so often, and writing them once."""
+    # rows that lie apart are a part of the memory that they lie in
+    apart = getattr(operands, "row_map", None) is not None
+    read, written = (
+        sum(prod(operands.shape if apart else array.shape) * array.dtype.itemsize for array in arrays)
+        for arrays in (operands.reading, operands.writing)
+    )
+    return reads * read + written
+
+
+def times(reads: int) -> str:
+    """Return how often matrices are read, in words."""
+    return {1: "the matrices once", 2: "the matrices twice"}.get(reads, f"the matrices {counted(reads, 'time')}")
+
+
+def problem_lines(one: Any) -> list[str]:
+    """Return what was asked."""
+    problem = one.problem
+    if isinstance(problem, ProductProblem):
+        return [f"sgemm, ({problem.m:,}, {problem.k:,}) times ({problem.k:,}, {problem.n:,}) float32"]
+    if isinstance(problem, ImageProblem):
+        groups = f", {counted(problem.groups, 'group')}" if one.step.norm == "group" else ""
+        last = ", channels last" if problem.channels_last else ""
+        image = " x ".join(f"{side:,}" for side in problem.shape)
+        direction = "backward" if one.step.backward else "forward"
+        return [f"{one.step.norm} norm {direction}, {image} {problem.dtype}{last}{groups}"]
+    name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm] + problem.extras
+    parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
+    saved = f", {problem.saved} saved" if problem.direction == "backward" else ""
+    return [
+        f"{name} {problem.direction}, {problem.n1:,} rows of {problem.n2:,} columns, {problem.dtype}{saved}",
+        f"{' and '.join(parameters) or 'no parameters'}{f' in {problem.parameters}' if problem.parameters else ''}",
+    ]
+
+
+def device_line(one: Any) -> str:
+    """Return the GPU's facts."""
+    device = one.device
+    major, minor = device.capability
+    return (
+        f"{one.name or 'a GPU'}: {device.multiprocessors} multiprocessors of compute capability {major}.{minor}, "
+        f"{device.shared_bytes:,} bytes of shared memory per block"
+    )
+
+
+def launch_lines(plan: Plan) -> list[str]:
+    """Return the launches of a plan."""
+    lines = []
+    for work in plan.work:
+        blocks = work.grid if isinstance(work.grid, int) else prod(work.grid)
+        cluster = f", in clusters of {work.cluster}" if work.cluster > 1 else ""
+        shared = f", {work.shared_bytes:,} bytes of dynamic shared memory" if work.shared_bytes else ""
+        name = f"{work.kernel.py_func.__name__}: " if len(plan.work) > 1 else ""
+        lines.append(f"{name}{counted(blocks, 'block')} of {counted(threads(work), 'thread')}{cluster}{shared}")
+    return lines
+
+
+def memory_lines(plan: Plan) -> list[str]:
+    """Return a plan's scratch."""
+    return [f"{plan.scratch_bytes:,} bytes of scratch"] if plan.scratch else []
+
+
+def register_lines(one: Any) -> list[str]:
+    """Return what the assembler says."""
+    if not one.compiled:
+        return ["not compiled: --compile or compiled=True asks the assembler"]
+    found, occupancy = one.resources, one.occupancy
+    if found is None:
+        return ["unknown: numba-cuda, the compiler for GPUs, has no wheels for this platform"]
+    line = f"{found.registers} per thread, {found.spill_stores + found.spill_loads} bytes of spills"
+    if occupancy is None:
+        return [line]
+    said = f"{counted(occupancy.blocks, 'block')} per multiprocessor, {occupancy.fraction:.0%} of its warps"
+    return [line, said]
+
+
+def byte_lines(one: Any) -> list[str]:
+    """Return the bytes, and the time that they take at least."""
+    reads = f"reads {times(one.plan.reads)}"
+    lines = [f"{one.bytes_moved:,} ({reads}); the least is {one.least_bytes:,}"]
+    if one.device.bandwidth:
+        seconds = one.least_bytes / one.device.bandwidth
+        lines.append(f"the least takes {seconds * 1e6:,.1f} us at {one.device.bandwidth / 1e12:.2f} TB/s")
+    return lines
+
+
+def why_lines(plan: Plan) -> list[str]:
+    """Return the reason of a plan."""
+    if "of a copy" not in plan.why or "on an H100" in plan.why:
+        return [plan.why]
+    return [plan.why, "measured beside each other when this plan was chosen, on an H200; the records are later"]
+
+
+def runner_up_lines(one: Any) -> list[str]:
+    """Return the plan that would be next."""
+    other = one.runner_up
+    return ["none: no other way of this step does it"] if other is None else [f"{other.step}: {one.why_not(other)}"]
