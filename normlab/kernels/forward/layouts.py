@@ -35,6 +35,9 @@ class RegisterLayout(NamedTuple):
         ]
         if self.shifted:
             said.append("a row may begin in the middle of a vector: each vector is cut out of the two it lies in")
+            said.append(
+                f"all rows of a block begin alike: it shifts the parameters once, for up to {SHIFTED_TURNS} turns"
+            )
         return said
 
 
@@ -49,7 +52,7 @@ WAVES = 4  # of blocks, at least: with fewer the last ones would find the GPU ha
 SHORTEST = 4  # lanes per row
 SHIFTED_WHY = (
     "rows that begin in the middle of a vector: 0.76 / 0.86 of a copy at 333 columns of bfloat16 (LayerNorm / RMSNorm) "
-    "on an H200, 0.91 / 1.00 on an H100; in vectors of one element 0.39 / 0.45 on an H100"
+    "on an H200; in vectors of one element 0.39 / 0.45 on an H100"
 )
 MAX_THREADS = 1024
 LEAST_THREADS = 128  # per block of rows that share a warp
@@ -265,7 +268,6 @@ def least_map(row: Slice, n2: int, width: int, blocks: int) -> ThreadMap:
     slices of 256 threads with five vectors, 0.95 / 1.00 of a copy (LayerNorm / RMSNorm, H100). In slices of 512 threads
     with four, of which the second was a quarter full, they reached 0.62 / 0.71.
     """
-
     if row.threads > 2 * FEW_THREADS:  # its registers have room for one block, however short the slice
         return ThreadMap(row.threads, row.vectors, width, blocks * row.threads * row.vectors * width == n2)
     halves = [FEW_THREADS] if row.threads == 2 * FEW_THREADS else []
