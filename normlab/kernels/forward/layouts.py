@@ -43,8 +43,8 @@ class RegisterLayout(NamedTuple):
 
 # Shifted rows of bfloat16, as fractions of a copy:
 SHIFTED_FROM = 128  # columns. 129 columns of LayerNorm on an H200: 0.59, one element at a time on an H100 0.18
-SHIFTED_VECTORS = 4  # per thread, at most
-SHIFTED_THREADS = 256  # per block, at least, to share staged parameters. 5,001 columns: 0.71; 128 threads: 0.69 (H200)
+SHIFTED_VECTORS = {False: 4, True: 3}  # per thread, at most; fewer in LayerNorm of 16 bits, where four would spill
+SHIFTED_THREADS = 256  # per block, at least, to share staged parameters. 5,001 columns: 0.70; 128 threads: 0.69 (H200)
 SHIFTED_REGISTERS = 44 * 1024  # of a multiprocessor, for what its threads hold of their rows; more would spill
 SHIFTED_RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
 SHIFTED_TURNS = 8  # rows that a row group takes, at most. LayerNorm, 5,001 columns: 0.71; one: 0.59; 32: 0.69 (H200)
@@ -105,7 +105,7 @@ def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: boo
     """
     width = BYTES // max(input_bytes, parameter_bytes)
     count = -(-(n2 + width - 1) // width)  # vectors: a row may begin with the last element of one
-    needed = max(SHORTEST, -(-count // SHIFTED_VECTORS))
+    needed = max(SHORTEST, -(-count // SHIFTED_VECTORS[not rms and width == BYTES // 2]))
     threads = whole_warps(needed) if needed > WARP else 1 << (needed - 1).bit_length()
     thread_map = map_threads(count * width, width, threads)._replace(whole=False)
     # registers hold a thread's elements in order of columns, and its vectors as they lie in memory
@@ -133,6 +133,7 @@ STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the s
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, whatever the alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors per slice, at most, that registers hold for all passes
+KEPT_ELEMENTS = 40  # per thread: 56, of which three blocks have room for 80 registers each, spilled
 FEW_THREADS = 256  # per block, at most: three such blocks leave each thread the registers for its part of the row
 MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
@@ -209,7 +210,8 @@ class ClusterLayout(NamedTuple):
         # four would spill.
         fits = (whole and not self.one_row) or threads <= FEW_THREADS
         # Without the parameters shared memory has the capacity for more blocks than so many registers allow.
-        return threads * vectors <= KEPT and fits and self.parameters_held
+        short = threads * vectors <= KEPT and self.thread_map.elements <= KEPT_ELEMENTS
+        return short and fits and self.parameters_held
 
     @property
     def resident(self) -> int:
