@@ -457,6 +457,9 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 8192, half._replace(rms=True, biased=False), (9, 0), most
     yield "one_barrier", 16384, wide._replace(rms=True, biased=False), (9, 0), most
     yield "one_barrier", 32767, half._replace(rms=True, biased=False), (9, 0), most  # 32 vectors of one element
+    yield "one_barrier", 8191, half, (9, 0), most  # odd rows; with four vectors per thread it spilled
+    yield "clusters", 50000, half._replace(rms=True, biased=False), (9, 0), most  # 56 elements per thread: not kept
+    yield "pipelined", 520, half, (9, 0), most  # the fewest registers that two blocks leave
     yield "clusters", 65536, half, (9, 0), (1, 200)
     yield "clusters", 40000, half, (9, 0), (1, 200)
     yield "clusters", 40000, wide, (9, 0), ROWS[:1]  # the one of many rows takes less than that of 98304
