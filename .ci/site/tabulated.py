@@ -12,6 +12,7 @@ from rich.console import Console
 
 from normlab.bench import records
 from normlab.bench.norm import best_peer, own
+from normlab.bench.sweep import sweep_grids
 from normlab.kernels import LADDERS
 from normlab.learn import tutorials
 from normlab.learn.address import repository
@@ -298,6 +299,24 @@ def _times(row: dict[str, Any], peer: str) -> float:
     return entries[peer]["median_us"] / entries["normlab"]["median_us"]
 
 
+def lengths(direction: str) -> str:
+    """Return the fractions of a copy at lengths between those of the plan tables, before / after they were mended."""
+    found: dict[int, dict[str, str]] = {}
+    for row in record("lengths_h200")["rows"]:
+        if row["direction"] == direction:
+            before = f"{row['before']:.2f}" if "before" in row else "—"
+            found.setdefault(row["n2"], {})[row["norm"]] = f"{before} / {row['of_copy']:.2f}"
+    rows = [[f"{n2:,}", *(cells[norm] for norm in NORMS)] for n2, cells in sorted(found.items())]
+    return _table(["columns", *NORMS.values()], rows, set())
+
+
+def drawn() -> str:
+    """Return how normlab's speeds at drawn shapes are distributed, without the bars."""
+    distribution = sweep_grids(record("sweep_h200"))[0]
+    rows = [[what, *numbers[:3]] for what, *numbers in distribution.rows]
+    return _table(distribution.head[:4], rows, {"what"})
+
+
 def sanitizers() -> str:
     """Return how many of the planted bugs each tool found on a GPU."""
     bugs = record("sanitizers_h200")["bugs"].values()
@@ -344,5 +363,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "beside quack": beside_quack,
     "norms with extras": with_extras,
     "training step": training_step,
+    "drawn": drawn,
+    "lengths forward": lambda: lengths("forward"),
+    "lengths backward": lambda: lengths("backward"),
     "steps of the product": lambda: steps("sgemm"),
 }

@@ -79,7 +79,8 @@ def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, sampled: 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
     offset: as in `parameter_loader`. sampled: as in `parameter_finder`.
     """
-    vectors, width, span, whole = thread_map.loop
+    vectors, width, span, _ = thread_map.loop
+    filled = thread_map.filled
     place_of = parameter_finder(sampled)
     load_parameters, normalise_vector = parameter_loader(width, offset), vector_normaliser(width)
 
@@ -90,7 +91,7 @@ def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, sampled: 
         row, first = index
         for v in range(vectors):
             column = first + v * span
-            if whole or column < output.shape[1]:
+            if v < filled or column < output.shape[1]:
                 # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
                 load_parameters(gammas, betas, weight, bias, place_of(weight, output, row, column))
                 normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)

@@ -19,8 +19,8 @@ def residual_adder(thread_map: ThreadMap, dtype: Any) -> Any:
     (thread_map.elements,), accumulator dtype. residual, new_residual: (n1, n2), aligned to `thread_map.width` elements;
     both may be None: then nothing is added. first: the column of the thread's first element.
     """
-    vectors, width, span, whole = thread_map.loop
-    elements = thread_map.elements
+    vectors, width, span, _ = thread_map.loop
+    elements, filled = thread_map.elements, thread_map.filled
 
     @cuda.jit(device=True)
     def add_residual(values, residual, new_residual, row, first):
@@ -29,11 +29,11 @@ def residual_adder(thread_map: ThreadMap, dtype: Any) -> Any:
             # All loads before the first store, because the compiler moves no load across a store.
             for v in range(vectors):
                 column = first + v * span
-                if whole or column < residual.shape[1]:
+                if v < filled or column < residual.shape[1]:
                     load_vector_evict_last(others, v * width, residual, (row, column), width)
             for v in range(vectors):
                 column = first + v * span
-                if whole or column < residual.shape[1]:
+                if v < filled or column < residual.shape[1]:
                     for k in range(v * width, (v + 1) * width):
                         values[k] = rounded(values[k] + others[k], new_residual)
                     store_vector_from(new_residual, (row, column), values, v * width, width)

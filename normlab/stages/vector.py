@@ -42,6 +42,11 @@ class ThreadMap(NamedTuple):
         return self.vectors * self.span
 
     @property
+    def filled(self) -> int:
+        """Return how many vectors of a row that no block shares every thread has: all, or all except the last."""
+        return self.vectors - (not self.whole)  # `map_threads` takes no more vectors than the row needs
+
+    @property
     def loop(self) -> tuple[int, int, int, bool]:
         """Return (vectors, width, span, whole): what a thread's loop over its vectors needs to know."""
         return self.vectors, self.width, self.span, self.whole
@@ -102,16 +107,20 @@ def row_loader(thread_map: ThreadMap) -> Any:
     values: local, (thread_map.elements,), accumulator dtype; zeros past the row's end. x: (n1, n2), floating dtype,
     aligned to `thread_map.width` elements. first: the column of the thread's first element.
     """
-    vectors, width, span, whole = thread_map.loop
+    vectors, width, span, _ = thread_map.loop
+    filled = thread_map.filled
 
     @cuda.jit(device=True)
     def load_row(values, x, row, first):
         for v in range(vectors):
             column = first + v * span
-            if whole or column < x.shape[1]:
-                # evict_last: L2 keeps the input longer than the output, 1 to 4 % faster (`engine.device.caching`)
-                load_vector_evict_last(values, v * width, x, (row, column), width)
-            else:  # zeros, so that sums over all elements need no condition
+            inside = v < filled or column < x.shape[1]
+            # A thread without a last vector loads the row's: a branch around the load would keep all loads before it
+            # from being in flight together. evict_last: L2 keeps the input longer than the output, 1 to 4 % faster
+            # (`engine.device.caching`).
+            there = column if inside else x.shape[1] - width
+            load_vector_evict_last(values, v * width, x, (row, there), width)
+            if not inside:  # zeros, so that sums over all elements need no condition
                 for k in range(width):
                     values[v * width + k] = cast(0, values)
 

@@ -10,6 +10,7 @@ from normlab.kernels.backward.first_tables import EDGES, GATED, SAMPLED, SUMMED,
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward.tables import NARROW, SLICES, TABLES
+from normlab.stages.vector import map_threads
 
 HALVES_AND_SINGLES = ((2, 2), (2, 4), (4, 4))
 
@@ -47,3 +48,13 @@ def test_narrower_vectors_are_laid_out_as_rows_of_as_many_vectors(itemsize, narr
         wide, narrow = (backward_layouts.layout_for(vectors * one, one, sizes, kind, device) for one in (full, width))
         if narrow is not None:  # asynchronous copies are at least four bytes
             assert (wide.why, wide.layout.thread_map.threads) == (narrow.why, narrow.layout.thread_map.threads)
+
+
+@pytest.mark.parametrize("rms", [False, True])
+def test_rows_of_a_warp_leave_as_few_lanes_idle_as_five_vectors_a_lane_allow(rms):
+    for n2 in range(8, 769, 8):
+        layout = forward_layouts.rows_for(n2, 8, 2, rms).layout
+        mapped = layout.thread_map
+        half = map_threads(n2, 8, max(1, mapped.threads // 2))
+        assert mapped.threads > 32 or half.columns >= mapped.columns or half.vectors > 5
+        assert layout.rows * mapped.threads >= 128

@@ -61,7 +61,7 @@ SHAPES = [(9, 131), (17, 135), (3, 257), (2, 333), (4, 1001), (1, 2047)]
 
 @pytest.mark.parametrize(("t", "v"), TYPES)
 @pytest.mark.parametrize(("n1", "n2"), SHAPES)
-def test_odd_rows_are_right(n1, n2, t, v):
+def test_rows_of_every_place_are_right(n1, n2, t, v):
     """Of every shift, also the matrix's first and last row; of one block of rows and of several."""
     case = random_case(n1, n2, t, rms=n1 % 2 == 1, parameters=v)
     examine_forward(case, STEP)
@@ -115,8 +115,8 @@ def test_nothing_is_found(rms, offset):
     case = replace(case, x=shifted(case.x, offset))
     found = []
 
-    def watched(kernel, grid, block, *args, **how):
-        found.append(sanitize(kernel)[grid, block](*args))
+    def watched(kernel, grid, block, *args, shared_bytes=0):
+        found.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
 
     statistics = np.empty((2, 9), np.float32)
     mean = None if rms else statistics[0]
@@ -125,13 +125,56 @@ def test_nothing_is_found(rms, offset):
     assert not found[0].findings
 
 
+def by_turns(monkeypatch):
+    """Let eight blocks, one for each place where a row may begin, take all rows."""
+    monkeypatch.setattr(layouts, "shifted_grid", lambda layout, n1, device: 8)
+
+
+@pytest.mark.parametrize("n2", [131, 1031])
+def test_rows_by_turns_have_the_same_bits(n2, monkeypatch):
+    """Of part of a warp, and of two warps."""
+    case = random_case(8 * (256 // 8 if n2 == 131 else 4) * 2 + 3, n2, BFLOAT16)
+    with using("simulator"):
+        want = forward(case, STEP)
+        by_turns(monkeypatch)
+        got = forward(case, STEP)
+    assert all(one.tobytes() == other.tobytes() for one, other in zip(got, want, strict=True))
+
+
+def test_nothing_is_found_in_rows_by_turns(monkeypatch):
+    """A row's sums are read while another warp has written those of the next."""
+    by_turns(monkeypatch)
+    case, found = random_case(70, 1031, BFLOAT16), []
+
+    def watched(kernel, grid, block, *args, shared_bytes=0):
+        found.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
+
+    statistics = np.empty((2, 70), np.float32)
+    STEP.run(watched, case.x, case.weight, case.bias, np.float32(0.01), np.empty_like(case.x), *statistics)
+    assert len(found) == 1
+    assert not found[0].findings
+
+
+def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():
+    device = Device.named("h100")
+    layout = layouts.shifted_rows_for(333, 2, 2, True, False).layout
+    turns = {}
+    for n1 in (1, 9, 1000, 10**5, 10**7):
+        grid = layouts.shifted_grid(layout, n1, device)
+        assert grid % 8 == 0
+        turns[n1] = -(-n1 // (grid * layout.rows))
+        assert grid * layout.rows * turns[n1] >= n1
+    assert turns[1] == turns[9] == turns[1000] == 1
+    assert turns[10**7] == layouts.SHIFTED_TURNS
+
+
 def test_whole_vectors_are_moved():
     """A third of the requests that one element at a time would take, although rows have two ends each."""
     case = random_case(8, 1001, BFLOAT16, rms=True)
     counted = []
 
-    def traced(kernel, grid, block, *args, **how):
-        counted.append(trace(kernel)[grid, block](*args).metrics)
+    def traced(kernel, grid, block, *args, shared_bytes=0):
+        counted.append(trace(kernel)[grid, block, 0, shared_bytes](*args).metrics)
 
     STEP.run(
         traced, case.x, None, None, np.float32(1e-5), np.empty_like(case.x), None, np.empty(8, np.float32)

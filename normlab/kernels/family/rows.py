@@ -39,8 +39,8 @@ def thread_map_for(sets: Sets, width: int) -> ThreadMap | None:
 @cache
 def build(dtype, thread_map: ThreadMap, rows: int):
     """Return the kernel `family_rows`. Block: (threads of a row, rows); rows is 1 where a set has several warps."""
-    vectors, width, span, whole = thread_map.loop
-    elements, warps = thread_map.elements, thread_map.warps
+    vectors, width, span, _ = thread_map.loop
+    elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
     load_row = row_loader(thread_map)
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, 1))
@@ -70,7 +70,7 @@ def build(dtype, thread_map: ThreadMap, rows: int):
         # Second pass, over registers: the squared deviations.
         square_sum = cast(0, buffer)
         for v in range(vectors):
-            if whole or first + v * span < n2:  # an absent value must not count as (0 - mean)²
+            if v < filled or first + v * span < n2:  # an absent value must not count as (0 - mean)²
                 for k in range(width):
                     deviation = values[v * width + k] - center
                     square_sum += deviation * deviation
@@ -83,7 +83,7 @@ def build(dtype, thread_map: ThreadMap, rows: int):
         if live:
             for v in range(vectors):
                 column = first + v * span
-                if whole or column < n2:
+                if v < filled or column < n2:
                     # one element of weight and bias per vector: a vector lies within one channel's run
                     channel = row % groups * (n2 // run) + column // run
                     gamma = element(weight, channel)

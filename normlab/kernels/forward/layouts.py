@@ -5,7 +5,7 @@ What a row's bits depend on is chosen without n1, so a row has the same bits in 
 
 from typing import NamedTuple
 
-from normlab.kernels.forward.tables import NARROW, SLICES, TABLES, Candidate
+from normlab.kernels.forward.tables import NARROW, SLICES, TABLES, Candidate, Slice
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
 from normlab.stages.shifted import ShiftedMap
@@ -35,21 +35,28 @@ class RegisterLayout(NamedTuple):
         ]
         if self.shifted:
             said.append("a row may begin in the middle of a vector: each vector is cut out of the two it lies in")
+            said.append(
+                f"all rows of a block begin alike: it shifts the parameters once, for up to {SHIFTED_TURNS} turns"
+            )
         return said
 
 
-# Shifted rows, measured on an H100 in bfloat16, as fractions of a copy (LayerNorm / RMSNorm):
-SHIFTED_FROM = 128  # columns. 65 columns: 0.30 / 0.70, one element at a time 0.43 / 0.48; 129: 0.49 / 0.73, 0.18 / 0.36
-SHIFTED_VECTORS = 4  # per thread, at most
-SHIFTED_THREADS = 128  # per block, at least. 333 columns: 0.73 / 0.93; 256 threads: 0.72 / 0.93
-SHIFTED_REGISTERS = 33 * 1024  # of a multiprocessor, for what its threads hold of their rows; more would spill
-SHIFTED_RESIDENT = {True: 960, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
+# Shifted rows of bfloat16, as fractions of a copy:
+SHIFTED_FROM = 128  # columns. 129 columns of LayerNorm on an H200: 0.59, one element at a time on an H100 0.18
+SHIFTED_VECTORS = {False: 4, True: 3}  # per thread, at most; fewer in LayerNorm of 16 bits, where four would spill
+SHIFTED_THREADS = 256  # per block, at least, to share staged parameters. 5,001 columns: 0.70; 128 threads: 0.69 (H200)
+SHIFTED_REGISTERS = 44 * 1024  # of a multiprocessor, for what its threads hold of their rows; more would spill
+SHIFTED_RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
+SHIFTED_TURNS = 8  # rows that a row group takes, at most. LayerNorm, 5,001 columns: 0.71; one: 0.59; 32: 0.69 (H200)
+WAVES = 4  # of blocks, at least: with fewer the last ones would find the GPU half empty
 SHORTEST = 4  # lanes per row
 SHIFTED_WHY = (
-    "rows that begin in the middle of a vector: 0.70 / 0.92 of a copy at 333 columns of bfloat16 (LayerNorm / RMSNorm) "
-    "on an H100; in vectors of one element 0.39 / 0.45"
+    "rows that begin in the middle of a vector: 0.76 / 0.86 of a copy at 333 columns of bfloat16 (LayerNorm / RMSNorm) "
+    "on an H200; in vectors of one element 0.39 / 0.45 on an H100"
 )
 MAX_THREADS = 1024
+LEAST_THREADS = 128  # per block of rows that share a warp
+MOST_VECTORS = 5  # per lane of such rows
 MAX_ELEMENTS = {512: 64, 1024: 32}  # per thread, in a block of up to so many: 65,536 registers are shared among them
 
 
@@ -64,15 +71,30 @@ def rows_for(n2: int, width: int, itemsize: int, rms: bool, beside: bool = False
     columns_times_width = n2 * (BYTES // itemsize)
     chosen = next((row for row in TABLES[itemsize, rms] if columns_times_width <= row.columns_up_to * width), otherwise)
     thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
+    if chosen.threads and chosen.threads <= WARP:
+        thread_map = with_fewest_lanes_idle(thread_map, n2)
+    rows = max(chosen.rows, LEAST_THREADS // thread_map.threads)
     # A thread has 65,536 / threads registers: 64 elements of 512 threads leave as many for addresses and sums.
-    threads = thread_map.threads * chosen.rows
+    threads = thread_map.threads * rows
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
     resident = 1 if limit is None else max(1, limit // threads)
-    return Chosen(RegisterLayout(thread_map, chosen.rows, resident), chosen.why)
+    return Chosen(RegisterLayout(thread_map, rows, resident), chosen.why)
+
+
+def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
+    """Return the thread map of a row of at most a warp with half the lanes, and again half, while fewer have no vector.
+
+    520 columns of bfloat16 are 65 vectors. On 32 lanes with three each they reach 0.85 / 0.88 of a copy (LayerNorm /
+    RMSNorm, H200), on 16 lanes with five 1.00 / 1.00. Eight columns on four lanes: 0.25 / 0.39, on one: 0.78 / 0.89.
+    """
+    half = map_threads(n2, thread_map.width, max(1, thread_map.threads // 2))
+    if half.columns < thread_map.columns and half.vectors <= MOST_VECTORS:
+        return with_fewest_lanes_idle(half, n2)
+    return thread_map
 
 
 def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: bool, rms: bool) -> Chosen | None:
@@ -83,12 +105,12 @@ def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: boo
     """
     width = BYTES // max(input_bytes, parameter_bytes)
     count = -(-(n2 + width - 1) // width)  # vectors: a row may begin with the last element of one
-    needed = max(SHORTEST, -(-count // SHIFTED_VECTORS))
+    needed = max(SHORTEST, -(-count // SHIFTED_VECTORS[not rms and width == BYTES // 2]))
     threads = whole_warps(needed) if needed > WARP else 1 << (needed - 1).bit_length()
     thread_map = map_threads(count * width, width, threads)._replace(whole=False)
     # registers hold a thread's elements in order of columns, and its vectors as they lie in memory
     held = thread_map.elements + thread_map.elements * input_bytes // 4
-    rows = max(1, SHIFTED_THREADS // threads)
+    rows = -(-SHIFTED_THREADS // threads)
     resident = min(SHIFTED_RESIDENT[alike], SHIFTED_REGISTERS // held) // (threads * rows)
     # A block waits alone on its multiprocessor: 16,383 columns of bfloat16 reach 0.54 / 0.68 of a copy, in vectors of
     # one element 0.44 / 0.73; 8,191 of float32 0.63 / 0.77, and 0.83 / 1.01.
@@ -99,10 +121,19 @@ def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: boo
     return Chosen(RegisterLayout(thread_map, rows, resident, shifted), SHIFTED_WHY)
 
 
+def shifted_grid(layout: RegisterLayout, n1: int, device: Device) -> int:
+    """Return the blocks for n1 rows that may begin anywhere; each takes rows that begin alike, turn after turn."""
+    period = layout.thread_map.width
+    blocks = -(-n1 // layout.rows)
+    turns = min(SHIFTED_TURNS, max(1, blocks // (device.multiprocessors * layout.resident * WAVES)))
+    return -(-n1 // (layout.rows * period * turns)) * period
+
+
 STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, whatever the alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 KEPT = 2048  # vectors per slice, at most, that registers hold for all passes
+KEPT_ELEMENTS = 40  # per thread: 56, of which three blocks have room for 80 registers each, spilled
 FEW_THREADS = 256  # per block, at most: three such blocks leave each thread the registers for its part of the row
 MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
 SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
@@ -179,7 +210,8 @@ class ClusterLayout(NamedTuple):
         # four would spill.
         fits = (whole and not self.one_row) or threads <= FEW_THREADS
         # Without the parameters shared memory has the capacity for more blocks than so many registers allow.
-        return threads * vectors <= KEPT and fits and self.parameters_held
+        short = threads * vectors <= KEPT and self.thread_map.elements <= KEPT_ELEMENTS
+        return short and fits and self.parameters_held
 
     @property
     def resident(self) -> int:
@@ -225,10 +257,25 @@ def slices_for(n2: int, width: int, itemsize: int, device: Device) -> Chosen | N
         # as few blocks as hold the row, a power of two: more would only have more to wait for
         while blocks < device.largest_cluster and blocks * columns < n2:
             blocks *= 2
-        slices = ClusterLayout(ThreadMap(row.threads, row.vectors, width, blocks * columns == n2), blocks, itemsize)
-        if blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
+        slices = ClusterLayout(least_map(row, n2, width, blocks), blocks, itemsize)
+        if slices.blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
             return Chosen(slices, row.why)
     return None
+
+
+def least_map(row: Slice, n2: int, width: int, blocks: int) -> ThreadMap:
+    """Return the thread map of a slice with as few columns as `blocks` equal slices of the row need.
+
+    Half the threads with more vectors each leave fewer of them idle at some lengths: 20,480 columns of bfloat16 are two
+    slices of 256 threads with five vectors, 0.95 / 1.00 of a copy (LayerNorm / RMSNorm, H100). In slices of 512 threads
+    with four, of which the second was a quarter full, they reached 0.62 / 0.71.
+    """
+    if row.threads > 2 * FEW_THREADS:  # its registers have room for one block, however short the slice
+        return ThreadMap(row.threads, row.vectors, width, blocks * row.threads * row.vectors * width == n2)
+    halves = [FEW_THREADS] if row.threads == 2 * FEW_THREADS else []
+    maps = [map_threads(-(-n2 // blocks), width, threads) for threads in (row.threads, *halves)]
+    least = min(maps, key=lambda one: one.columns)
+    return least._replace(whole=blocks * least.columns == n2)
 
 
 def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device) -> ClusterLayout:

@@ -41,8 +41,8 @@ def thread_map_for(n2: int, width: int) -> ThreadMap | None:
 @cache
 def build(dtype, thread_map: ThreadMap):
     """Return the kernel for an accumulator dtype and a thread map."""
-    vectors, width, span, whole = thread_map.loop
-    elements, warps = thread_map.elements, thread_map.warps
+    vectors, width, span, _ = thread_map.loop
+    elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
     load_row, write_row = row_loader(thread_map), row_writer(thread_map, dtype)
 
     @cuda.jit(launch_bounds=(thread_map.threads, 1))
@@ -67,7 +67,7 @@ def build(dtype, thread_map: ThreadMap):
             # Variance, over registers: the row is not read again.
             square_sum = cast(0, invvar)
             for v in range(vectors):
-                if whole or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²
+                if v < filled or first + v * span < n2:  # what lies past the end must not count as (0 - mean)²
                     for k in range(width):
                         deviation = values[v * width + k] - center
                         square_sum += deviation * deviation

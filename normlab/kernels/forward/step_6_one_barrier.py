@@ -11,7 +11,7 @@ nothing from 4096 on.
 Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:
 persistent blocks (0.93), x read again instead of held in registers (0.98).
 Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
-by whole vectors all the same.
+by whole vectors all the same. Their blocks stay for several rows, which share the parameters that the block has staged.
 A residual is added where the row is fetched, and the sum stored from there (`stages.residual`). A gate is fetched
 beside the row, and multiplies it before the first pass or before the second one (`stages.gate`).
 Next: rows that no block can hold.
@@ -19,7 +19,7 @@ Next: rows that no block can hold.
 
 from functools import cache
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from normlab.stages.output import row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
 from normlab.stages.row_map import RowMap, place_finder
-from normlab.stages.shifted import past_end_filler, shifted_row_loader, shifted_row_writer
+from normlab.stages.shifted import ShiftedMap, parameter_stager, past_end_filler, shifted_row_loader, shifted_row_writer
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
@@ -62,16 +62,28 @@ class Extras(NamedTuple):
 PLAIN = Extras()
 
 
+class Phases(NamedTuple):
+    """The device functions that differ between aligned rows (`stages.vector`) and shifted ones (`stages.shifted`).
+
+    words: held per thread, for `load_row` and `write_row`. rows_of(n1): (begin, end, step) of the rows that the block's
+    first row group takes, one after another. apart: the distance to the row of the next row group.
+    """
+
+    load_row: Any
+    fill_past_end: Any
+    write_row: Any
+    words: int
+    stage: Any
+    rows_of: Any
+    apart: int
+
+
 @cache
-def phases(layout: RegisterLayout, dtype, extras: Extras):
-    """Return load_row, fill_past_end, write_row and the words held: `shifted`'s, or `vector`'s for aligned rows."""
-    shifted = layout.shifted
-    if shifted is not None:
-        stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
-        return *stages, layout.thread_map.vectors * shifted.input_words
+def aligned_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
+    """Return those of rows that begin at a vector."""
     load_aligned = row_loader(layout.thread_map)
     write_aligned = row_writer(layout.thread_map, dtype, extras.offset, extras.sampled)
-    place_of = place_finder(extras.row_map)
+    place_of, rows = place_finder(extras.row_map), layout.rows
 
     @cuda.jit(device=True)
     def load_row(values, words, x, row, first):
@@ -85,7 +97,31 @@ def phases(layout: RegisterLayout, dtype, extras: Extras):
     def write_row(values, words, x, output, index, weight, bias, center, scale):
         write_aligned(values, output, index, weight, bias, center, scale)
 
-    return load_row, fill_past_end, write_row, 1
+    @cuda.jit(device=True)
+    def stage(weight, bias, output, row):
+        """Do nothing: threads read the parameters from global memory."""
+
+    @cuda.jit(device=True)
+    def rows_of(n1):
+        row = cuda.blockIdx.x * rows
+        return row, row + 1, 1  # one row: blocks that stay for further rows were slower
+
+    return Phases(load_row, fill_past_end, write_row, 1, stage, rows_of, 1)
+
+
+@cache
+def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases:
+    """Return those of rows that may begin anywhere. All rows of a block begin alike, so it stages parameters once."""
+    period, rows = shifted.thread_map.width, layout.rows  # every `period`-th row begins alike
+    stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
+    words, together = layout.thread_map.vectors * shifted.input_words, rows * period
+
+    @cuda.jit(device=True)
+    def rows_of(n1):
+        block = cuda.blockIdx.x
+        return block // period * together + block % period, n1, cuda.gridDim.x * rows  # the grid: a multiple of period
+
+    return Phases(*stages, words, parameter_stager(shifted, rows), rows_of, period)
 
 
 @cache
@@ -95,81 +131,88 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     Without a residual the kernel's residual and new_residual are None, and without a gate its gate.
     """
     thread_map, rows, resident, shifted = layout
-    vectors, width, span, whole = thread_map.loop
-    elements, warps = thread_map.elements, thread_map.warps
+    vectors, width, span, _ = thread_map.loop
+    elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
-    load_row, fill_past_end, write_row, words_held = phases(layout, dtype, extras)
+    anywhere = shifted is not None
+    phases = shifted_phases(layout, shifted, dtype) if anywhere else aligned_phases(layout, dtype, extras)
+    load_row, fill_past_end, write_row, words_held, stage, rows_of, apart = phases
     add_residual, (load_gates, gate_row) = (
         residual_adder(thread_map, dtype),
         row_gater(thread_map, dtype, extras.gate_map),
     )
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
-    anywhere = shifted is not None
+    halves = 2 if anywhere else 1  # of the exchange buffer
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, residual, gate, weight, bias, eps, factor, new_residual, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
-        # The exchange buffer is (phases, rows, sums, warps). One phase: the block takes no further rows.
-        exchange = cuda.shared.array((1, rows, 2, warps), dtype)
+        # The exchange buffer is (phases, rows, sums, warps); two phases if the block takes further rows.
+        exchange = cuda.shared.array((halves, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         gates = cuda.local.array(gates_held, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
-        n2 = output.shape[1]
-        group = cuda.threadIdx.y
-        warp = cuda.threadIdx.x >> 5
-        first = cuda.threadIdx.x * width
-        row = cuda.blockIdx.x * rows + group
-        live = row < output.shape[0]  # false in the last block's spare warps, which must still reach the barrier
+        n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
+        top, end, step = rows_of(output.shape[0])  # of the block's first row group
+        phase = 0
+        stage(weight, bias, output, top)
+        if anywhere:
+            cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
+        while top < end:
+            row = top + group * apart
+            live = row < output.shape[0]  # false in the last block's spare warps, which must still reach the barrier
 
-        # Fetch: the whole row goes to registers, with all loads in flight at once.
-        for k in range(elements):
-            values[k] = cast(0, exchange)
-        if live:
-            load_row(values, words, x, row, first)
-            load_gates(gates, gate, row, first)
-            add_residual(values, residual, new_residual, row, first)
-            if not after:
-                gate_row(values, gates, gate)
-
-        # First pass, over registers: the mean and then the squares of this warp's own values.
-        center = cast(0, exchange)
-        if mean is not None:
-            total = cast(0, exchange)
+            # Fetch: the whole row goes to registers, with all loads in flight at once.
             for k in range(elements):
-                total += values[k]
-            total = sum_of_lanes(total)
-            center = total / cast(max(size(n2, warp), 1), exchange)  # the warp's mean; max: it may have no values
-            fill_past_end(values, int32(n2 - first), center)  # a deviation of 0 past the end
-        square_sum = cast(0, exchange)
-        for v in range(vectors):
-            # RMSNorm: a 0 past the end adds nothing
-            if mean is None or whole or anywhere or first + v * span < n2:
-                for k in range(width):
-                    deviation = values[v * width + k] - center
-                    square_sum += deviation * deviation
-        square_sum = sum_of_lanes(square_sum)
+                values[k] = cast(0, exchange)
+            if live:
+                load_row(values, words, x, row, first)
+                load_gates(gates, gate, row, first)
+                add_residual(values, residual, new_residual, row, first)
+                if not after:
+                    gate_row(values, gates, gate)
 
-        # Exchange: one barrier for both sums.
-        if warps > 1:  # else the warp's moments are the row's
+            # First pass, over registers: the mean and then the squares of this warp's own values.
+            center = cast(0, exchange)
             if mean is not None:
-                leave(exchange, 0, group, 0, warp, total)  # write it at sum 0, for the other warps of the row
-            leave(exchange, 0, group, 1, warp, square_sum)
-            cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
-            center, square_sum = merge(exchange, 0, group, n2, factor, mean)
-        scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
+                total = cast(0, exchange)
+                for k in range(elements):
+                    total += values[k]
+                total = sum_of_lanes(total)
+                center = total / cast(max(size(n2, warp), 1), exchange)  # the warp's mean; max: it may have no values
+                fill_past_end(values, int32(n2 - first), center)  # a deviation of 0 past the end
+            square_sum = cast(0, exchange)
+            for v in range(vectors):
+                # RMSNorm: a 0 past the end adds nothing
+                if mean is None or anywhere or v < filled or first + v * span < n2:
+                    for k in range(width):
+                        deviation = values[v * width + k] - center
+                        square_sum += deviation * deviation
+            square_sum = sum_of_lanes(square_sum)
 
-        # Second pass, over registers: normalise and store.
-        if live:
-            if after:
-                gate_row(values, gates, gate)
-            # Parameters come from L1 or L2. Loading them before the exchange was no faster.
-            write_row(values, words, x, output, (row, first), weight, bias, center, scale)
-
-            # Epilogue: one thread per row stores the statistics.
-            if cuda.threadIdx.x == 0:
+            # Exchange: one barrier for both sums.
+            if warps > 1:  # else the warp's moments are the row's
                 if mean is not None:
-                    store(mean, row, center)
-                store(invvar, row, scale)
+                    leave(exchange, phase, group, 0, warp, total)  # at sum 0, for the other warps of the row
+                leave(exchange, phase, group, 1, warp, square_sum)
+                cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
+                center, square_sum = merge(exchange, phase, group, n2, factor, mean)
+                phase = halves - 1 - phase  # other warps may still read these sums
+            scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
+
+            # Second pass, over registers: normalise and store.
+            if live:
+                if after:
+                    gate_row(values, gates, gate)
+                # Parameters come from L1 or L2. Loading them before the exchange was no faster.
+                write_row(values, words, x, output, (row, first), weight, bias, center, scale)
+
+                # Epilogue: one thread per row stores the statistics.
+                if cuda.threadIdx.x == 0:
+                    if mean is not None:
+                        store(mean, row, center)
+                    store(invvar, row, scale)
+            top += step
 
     return forward_one_barrier
 
@@ -193,12 +236,15 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout = chosen.layout
-    grid = -(-n1 // layout.rows)
+    grid, shared = -(-n1 // layout.rows), 0
+    if layout.shifted:
+        grid = layouts.shifted_grid(layout, n1, device)
+        shared = ((problem.weight is not None) + (problem.bias is not None)) * layout.shifted.staged_bytes
     if grid > GRID_LIMIT or (problem.sampled and n1 >= 2**32):
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
     extras = Extras(problem.offset, problem.row_map, problem.gating, problem.gate_map, problem.sampled)
     options = accumulator(problem.invvar), layout, extras
-    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS)
+    work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS, shared)
     values = (("factor", np.float32(1 / n2)),)
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 

@@ -17,27 +17,29 @@ A row's bits depend on where in a vector it begins, thus on its index, but neith
 from functools import cache
 from typing import Any
 
-from normlab.engine import copy_async, cuda, flat, load_bits, store, store_vector_from
+from normlab.engine import copy_async, cuda, flat, int32, load_bits, store, store_vector_from
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
+from normlab.stages.row_ends import part_storer
 
 
 @cache
 def fetcher(layout: PipelineLayout) -> Any:
     """Return the device function `fetch(…)` as `passes.fetcher`, which copies whole vectors of memory."""
     vectors, width, span, _ = layout.thread_map.loop
-    grads_at = layout.grads_at
+    grads_at, most = layout.grads_at, layout.thread_map.columns + layout.thread_map.width
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, first):
         n1, n2 = operands.saved.shape
         saved, grad_output = flat(operands.saved), flat(operands.grad_output)
         if row < n1:
+            begin = row * n2 + first
+            left = int32(n2 - first)
+            room = int32(min(n1 * n2 - begin, most))  # elements up to the matrix's end, as many as matter
             for v in range(vectors):
-                column = first + v * span
-                begin = row * n2 + column
-                if column < n2 and begin + width <= n1 * n2:  # else `trim` loads the elements that there are
-                    copy_async(memory.saved_stages, at + v * span, saved, begin, width)
-                    copy_async(memory.grad_stages, grads_at + at + v * span, grad_output, begin, width)
+                if v * span < left and v * span + width <= room:  # else `trim` loads the elements that there are
+                    copy_async(memory.saved_stages, at + v * span, saved, begin + v * span, width)
+                    copy_async(memory.grad_stages, grads_at + at + v * span, grad_output, begin + v * span, width)
 
     return fetch
 
@@ -53,9 +55,10 @@ def trimmer(layout: PipelineLayout) -> Any:
 
     @cuda.jit(device=True)
     def clear(memory, at, begin, end):
-        for k in range(begin, end):
-            store(memory.saved_stages, at + k, 0)
-            store(memory.grad_stages, grads_at + at + k, 0)
+        for k in range(width):
+            if begin <= k < end:
+                store(memory.saved_stages, at + k, 0)
+                store(memory.grad_stages, grads_at + at + k, 0)
 
     @cuda.jit(device=True)
     def load_last(operands, memory, at, begin, count):
@@ -69,14 +72,15 @@ def trimmer(layout: PipelineLayout) -> Any:
     def trim(operands, memory, share, row):
         if anywhere:
             n1, n2 = operands.saved.shape
-            clear(memory, row.at, 0, -share.first)  # of the row before; only the first thread has any
+            first = int32(share.first)
+            left = int32(n2 - share.first)
+            if first < 0:
+                clear(memory, row.at, int32(0), -first)  # of the row before
             for v in range(vectors):
-                left = n2 - share.first - v * span
-                if 0 < left < width:
-                    begin = row.number * n2 + n2 - left
-                    if begin + width > n1 * n2:
-                        load_last(operands, memory, row.at + v * span, begin, left)
-                    clear(memory, row.at + v * span, left, width)
+                if v * span < left < v * span + width:
+                    if row.number == n1 - 1:
+                        load_last(operands, memory, row.at + v * span, n1 * n2 - left + v * span, left - v * span)
+                    clear(memory, row.at + v * span, int32(left - v * span), int32(width))
 
     return trim
 
@@ -85,6 +89,7 @@ def trimmer(layout: PipelineLayout) -> Any:
 def storer(layout: PipelineLayout) -> Any:
     """Return the device function `store_row(values, grad_input, row, column)`: store a vector's elements of a row."""
     width, anywhere = layout.thread_map.width, layout.alignments > 1
+    store_part: Any = part_storer(width) if anywhere else None
 
     @cuda.jit(device=True)
     def store_aligned(values, grad_input, row, column):
@@ -93,12 +98,10 @@ def storer(layout: PipelineLayout) -> Any:
     @cuda.jit(device=True)
     def store_anywhere(values, grad_input, row, column):
         line, n2 = flat(grad_input), grad_input.shape[1]
-        begin = row * n2 + column
-        if column >= 0 and column + width <= n2:
-            store_vector_from(line, begin, values, 0, width)
+        first, left = int32(column), int32(n2 - column)
+        if first >= 0 and left >= width:
+            store_vector_from(line, row * n2 + column, values, 0, width)
         else:
-            for k in range(width):
-                if 0 <= column + k < n2:
-                    store(line, begin + k, values[k])
+            store_part(values, 0, line, row * n2 + column, -first, left)
 
     return store_anywhere if anywhere else store_aligned

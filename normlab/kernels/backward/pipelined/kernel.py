@@ -41,7 +41,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
     take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype, apart)
     add_up_columns = epilogue(layout, kind, dtype, gathered, apart)
 
-    @cuda.jit(launch_bounds=(layout.threads, 1))
+    @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def backward_pipelined(
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual, gate,
         grad_input, grad_gate, grad_weight, grad_bias, part_weight, part_bias,

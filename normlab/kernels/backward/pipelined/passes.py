@@ -31,7 +31,8 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
     pipeline stages. first: its first column.
     """
     thread_map, grads_at, thirds_at = layout.thread_map, layout.grads_at, layout.thirds_at
-    vectors, width, span, whole = thread_map.loop
+    vectors, width, span, _ = thread_map.loop
+    filled = layout.filled
     third, has_gate = layout.third_bytes > 0, kind.gating is not None
     place_of, gate_place_of = place_finder(kind.row_map), place_finder(kind.gate_map)
 
@@ -42,7 +43,7 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
             place = place_of(row)
             for v in range(vectors):
                 column = first + v * span
-                if whole or column < n2:  # the same columns as in both passes: each thread reads its own copies
+                if v < filled or column < n2:  # the same columns as in both passes: each thread reads its own copies
                     copy_async(memory.saved_stages, at + v * span, operands.saved, (place, column), width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
                     if third:
@@ -88,8 +89,8 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
     It returns this thread's sums alone, and adds each element's terms to the sums of its column.
     """
-    thread_map, grads_at = layout.thread_map, layout.grads_at
-    vectors, width, span, whole = thread_map.loop
+    thread_map, grads_at, filled = layout.thread_map, layout.grads_at, layout.filled
+    vectors, width, span, _ = thread_map.loop
     load_gammas, _, _, load_betas = readers(layout, kind)
     rms, memory_efficient, weighted, biased, centered = (
         kind.rms,
@@ -113,7 +114,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         trim(operands, memory, share, row)  # does nothing if rows begin at whole vectors
         # Vector by vector: only the columns' sums stay in registers from row to row.
         for v in range(vectors):
-            if whole or share.first + v * span < operands.grad_input.shape[1]:
+            if v < filled or share.first + v * span < operands.grad_input.shape[1]:
                 load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
                 load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
                 # When recomputing, gamma is in mean(g) alone, which RMSNorm does not have: gamma cancels from g x̂.
@@ -223,7 +224,7 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     It stores grad_input of the thread's vector v. Other arguments: see `second_pass`.
     """
     thread_map, grads_at, thirds_at = layout.thread_map, layout.grads_at, layout.thirds_at
-    width, span, whole = thread_map.width, thread_map.span, thread_map.whole
+    width, span, filled = thread_map.width, thread_map.span, layout.filled
     residual = layout.third_bytes > 0
     load_gammas, _, load_inverses, load_betas = readers(layout, kind)
     store_row = edges.storer(layout)
@@ -243,7 +244,7 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         inverses = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         column = share.first + v * span
-        if whole or column < operands.grad_input.shape[1]:
+        if v < filled or column < operands.grad_input.shape[1]:
             load_bits_into(values, 0, memory.saved_stages, row.at + v * span, width, operands.saved)
             load_bits_into(grads, 0, memory.grad_stages, grads_at + row.at + v * span, width, operands.grad_output)
             if weighted:
