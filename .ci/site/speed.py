@@ -15,6 +15,17 @@ from normlab.measure.tables import NORMS, Grid, markdown
 Record = dict[str, Any]
 TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck", "normlab")
 OTHERS: dict[str, tuple[str, str, dict[str, str]]] = {  # by a name's first word: title, list, and what of each entry
+    "lengths": (
+        "Rows of lengths between those of the plan tables, in bfloat16",
+        "rows",
+        {"direction": "direction", "norm": "norm", "columns": "n2", "of a copy": "of_copy", "before": "before"},
+    ),
+    "sweep": (
+        "Shapes drawn at random",
+        "rows",
+        {name: name for name in ("direction", "norm", "dtype", "n1", "n2")}
+        | {f"{name} us": f"contenders.{name}.median_us" for name in ("normlab", "torch", "compile", "liger")},
+    ),
     "modules": (
         "Modules in PyTorch: a forward and a backward",
         "rows",

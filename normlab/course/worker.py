@@ -125,7 +125,9 @@ def _within(seconds: float, do: Callable[[], Any]) -> Any:
 
 def _failure(error: BaseException, file: str) -> dict[str, Any]:
     """Return an exception as a reply to the grader: its kind, text, notes and the line of the student's file."""
-    line, trace = None, error.__traceback__
+    # Of a loop that the vectorised engine runs, the engine tells the lines, the innermost first.
+    line = next((line for where, line in getattr(error, "kernel_lines", ()) if where == file), None)
+    trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
             line = trace.tb_lineno

@@ -25,9 +25,9 @@ CASE = Case(
 STRICT = Limits(seconds=0.5, memory=1 << 28)
 
 
-def stopped(source, limits=STRICT):
+def stopped(source, limits=STRICT, case=CASE):
     with pytest.raises(StoppedError) as caught, Solution(source, FILE, limits) as solution:
-        solution.run(CASE, "sanitize")
+        solution.run(case, "sanitize")
     return caught.value
 
 
@@ -91,8 +91,10 @@ def test_the_grader_waits_for_so_long_and_no_longer(source):
     assert (error.kind, error.text) == ("time", "nothing came back within 1.5 s: is a loop endless?")
 
 
-def test_an_endless_loop_is_named_by_its_line():
-    assert stopped(KERNEL.format("while True:\n        i += 1")).line in (5, 6)
+@pytest.mark.parametrize("threads", [1, 32])  # for the scheduler, and for the vectorised engine
+def test_an_endless_loop_is_named_by_its_line(threads):
+    case = replace(CASE, launches=[Launch("copy", 1, threads, ("x", "y"))])
+    assert stopped(KERNEL.format("while True:\n        i += 1"), case=case).line in (5, 6)
     assert stopped(KERNEL.format("x.nothing")).line == 5
 
 

@@ -32,6 +32,10 @@ def run(statements: Sequence[tuple[int, Statement]], frame: Frame) -> None:
             if refusal.line is None:
                 refusal.line = line
             raise
+        except BaseException as error:
+            if not isinstance(error, Exception):  # an interruption, whose traceback has only the engine's own lines
+                vars(error).setdefault("kernel_lines", []).append((frame.call.file, line))
+            raise
         if frame.left is None:
             continue
         rest = statements[position + 1 :]
