@@ -300,21 +300,25 @@ def _times(row: dict[str, Any], peer: str) -> float:
 
 
 def lengths(direction: str) -> str:
-    """Return the fractions of a copy at lengths between those of the plan tables, before / after they were mended."""
-    found: dict[int, dict[str, str]] = {}
-    for row in record("lengths_h200")["rows"]:
-        if row["direction"] == direction:
-            before = f"{row['before']:.2f}" if "before" in row else "—"
-            found.setdefault(row["n2"], {})[row["norm"]] = f"{before} / {row['of_copy']:.2f}"
-    rows = [[f"{n2:,}", *(cells[norm] for norm in NORMS)] for n2, cells in sorted(found.items())]
-    return _table(["columns", *NORMS.values()], rows, set())
+    """Return the fractions of a copy at lengths between those of the plan tables; on an H200 before / after a change."""
+    found: dict[int, dict[tuple[str, str], str]] = {}
+    for gpu in ("h200", "h100"):
+        for row in record(f"lengths_{gpu}")["rows"]:
+            if row["direction"] == direction:
+                before = f"{row['before']:.2f} / " if "before" in row else ""
+                found.setdefault(row["n2"], {})[gpu, row["norm"]] = f"{before}{row['of_copy']:.2f}"
+    columns = [(gpu, norm) for gpu in ("h200", "h100") for norm in NORMS]
+    rows = [[f"{n2:,}", *(cells[column] for column in columns)] for n2, cells in sorted(found.items())]
+    return _table(["columns", *(f"{NORMS[norm]}, {gpu.upper()}" for gpu, norm in columns)], rows, set())
 
 
 def drawn() -> str:
     """Return how normlab's speeds at drawn shapes are distributed, without the bars."""
-    distribution = sweep_grids(record("sweep_h200"))[0]
-    rows = [[what, *numbers[:3]] for what, *numbers in distribution.rows]
-    return _table(distribution.head[:4], rows, {"what"})
+    rows = []
+    for gpu in ("H200", "H100"):
+        distribution = sweep_grids(record(f"sweep_{gpu.lower()}"))[0]
+        rows += [[gpu, what, *numbers[:3]] for what, *numbers in distribution.rows]
+    return _table(["GPU", *distribution.head[:4]], rows, {"GPU", "what"})
 
 
 def sanitizers() -> str:

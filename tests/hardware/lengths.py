@@ -66,7 +66,10 @@ def main() -> None:
     timer = EventTimer()
     rows = [measured(task, timer) for task in wanted]
     with open(sys.argv[1], "w") as file:
-        json.dump({"what": "lengths", **provenance(), "method": METHOD, "rows": rows}, file, indent=1)
+        command = f"python -m hardware.lengths {sys.argv[1].rsplit('/', 1)[-1]}"
+        json.dump(
+            {"what": "lengths", **provenance(), "command": command, "method": METHOD, "rows": rows}, file, indent=1
+        )
 
 
 if __name__ == "__main__":
