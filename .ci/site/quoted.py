@@ -165,9 +165,9 @@ def uncounted() -> str:
     return str(found)
 
 
-def llama(norms: str) -> dict[str, Any]:
-    """Return what was measured of a Llama's compiled training step with these norms."""
-    (found,) = (row for row in record("llama_h100")["rows"] if row["norms"] == norms)
+def llama(norms: str, model: str = "Llama", gpu: str = "h100") -> dict:
+    """Return the row of a decoder's training step with one kind of norms."""
+    (found,) = (row for row in record(f"llama_{gpu}")["rows"] if (row["model"], row["norms"]) == (model, norms))
     return found
 
 
@@ -189,6 +189,10 @@ QUOTED: dict[str, Callable[[], str]] = {
     "step by formulas": lambda: f"{llama('True formulas')['ratio']:.2f}",
     "step by operators": lambda: f"{llama('exact fused')['ratio']:.2f}",
     "milliseconds of operators": by_operators,
+    "h200 formulas of a Llama": lambda: f"{llama('True formulas', 'Llama', 'h200')['ratio']:.2f}",
+    "h200 formulas of a Qwen3": lambda: f"{llama('True formulas', 'Qwen3', 'h200')['ratio']:.2f}",
+    "h200 operators of a Gemma": lambda: f"{llama('exact', 'Gemma', 'h200')['ratio']:.2f}",
+    "h200 fused Gemma": lambda: f"{llama('exact fused', 'Gemma', 'h200')['ratio']:.2f}",
     "tutorials": lambda: str(len(tutorials.every())),
     "exercises": lambda: str(len(catalogue.FILES)),
     "places": lambda: str(len(places())),

@@ -300,7 +300,7 @@ def _times(row: dict[str, Any], peer: str) -> float:
 
 
 def lengths(direction: str) -> str:
-    """Return the fractions of a copy at lengths between those of the plan tables; on an H200 before / after a change."""
+    """Return the fractions of a copy at lengths between those of the plan tables; before / after a change."""
     found: dict[int, dict[tuple[str, str], str]] = {}
     for gpu in ("h200", "h100"):
         for row in record(f"lengths_{gpu}")["rows"]:
