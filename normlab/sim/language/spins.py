@@ -9,7 +9,7 @@ from normlab.sim.language.operators import function_tree
 from normlab.sim.language.source import parsing, position_of
 
 Position = tuple[int, int]  # line and column, in bytes, at which an expression begins
-LEAVING = (ast.Break, ast.Continue, ast.Return)
+LEAVING = (ast.Break, ast.Return)
 IDLE = ("nanosleep", "threadfence", "threadfence_block", "threadfence_system", "syncwarp")
 
 

@@ -186,7 +186,7 @@ class Machine:
             made = self._shared[site] = shared_array(self.blocks, shape, dtype, alignment)
             self.record(made.store)
             if self.launch.proof is not None:
-                made.store.is_empty()
+                made.store.note_writes()
         return self._shared[site]
 
     def static_bytes(self) -> int:
@@ -207,7 +207,7 @@ class Machine:
             made = seen_as(self._memory, dtype, size, self.blocks)
             made.store.accesses = Window(whole, dtype.itemsize)
             if self.launch.proof is not None:
-                made.store.is_empty(self._written)
+                made.store.note_writes(self._written)
             self._dynamic[dtype] = made
         return self._dynamic[dtype]
 
@@ -215,7 +215,7 @@ class Machine:
         """Return a new local array of every lane."""
         made = local_array(self.size, shape, dtype)
         if self.launch.proof is not None:
-            made.store.is_empty()
+            made.store.note_writes()
         return made
 
     def overlapping(self, store: Store) -> bool:

@@ -66,7 +66,7 @@ class Store:
                 machine.record(self)
             self.backup = self.original.copy()
 
-    def is_empty(self, written: np.ndarray | None = None) -> None:
+    def note_writes(self, written: np.ndarray | None = None) -> None:
         """Begin to note which elements are written. `written`: a byte for each byte of memory that others see, too."""
         if written is None:
             self.written = np.zeros(len(self.data), np.uint8)

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.vectorised.memory import Store
+from normlab.sim.vectorised.races import MANY, NOBODY
 from normlab.sim.vectorised.refusal import NotVectorisedError
-
-NOBODY, MANY = -1, -2
 
 
 class Proof:
@@ -34,10 +33,10 @@ class Proof:
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # readers, writers, updaters
 
     def adopted(self, store: Store) -> None:
-        """Note that no element of a host's array counts as written, if it has some that do not."""
+        """Count no element of a host's array as written, if some of them count as never written."""
         for array in self._uninitialized:
             if np.may_share_memory(array, store.data):
-                store.is_empty()
+                store.note_writes()
 
     def compare_blocks(self, accesses: Any, machine: Any) -> None:
         """Raise NotVectorisedError if a block touches what another one of the launch writes.
