@@ -1,5 +1,6 @@
 """What the tests draw: shapes, dtypes, and the values on which norms go wrong."""
 
+import itertools
 import os
 from dataclasses import dataclass
 
@@ -93,10 +94,11 @@ def cases(draw, widths=tuple(WIDTHS), rows=(0, 1, 2, 5), dtypes=(*SAME, *MIXED))
     )
 
 
-def crossed(first: list, second: list) -> list[tuple]:
-    """Return half of the pairs, each element of either list in some of them; NORMLAB_ALL_PLANS=1: all pairs.
+def sampled(*lists: list) -> list[tuple]:
+    """Return combinations in which each element of each list is at least once; NORMLAB_ALL_PLANS=1: all combinations.
 
-    For tests whose every pair costs seconds of the compiler.
+    For tests whose every combination costs seconds of the compiler.
     """
-    step = 1 if os.environ.get("NORMLAB_ALL_PLANS") else 2
-    return [(one, two) for turn, one in enumerate(first) for two in second[turn % step :: step]]
+    if os.environ.get("NORMLAB_ALL_PLANS"):
+        return list(itertools.product(*lists))
+    return [tuple(one[turn % len(one)] for one in lists) for turn in range(max(map(len, lists)))]

@@ -330,17 +330,21 @@ def examined_cases(ladder: str) -> list[Case]:
 
 
 def check_step(ladder: str, name: str, path: str = "saved"):
-    """Hold a step to its bounds on all examined cases, in a schedule each: these reject every mutant."""
+    """Hold a step to its bounds on all examined cases, in a schedule each: these reject every mutant.
+
+    All threads at once come first: they find most mistakes in a tenth of the time.
+    """
     step = checks.step_of(ladder, name)
     memory_efficient = {"saved": False, "recompute": True, "exact": "exact"}[path]
-    for case, schedule in zip(examined_cases(ladder), ("reverse", 1, "reverse", "forward"), strict=True):
-        if path == "exact" and case.bias is not None:  # which an output hides its x̂ behind
-            case = replace(case, bias=1000 * case.bias)
-        with using("simulator", schedule):
-            if ladder == "forward":
-                examine_forward(case, step)
-            else:
-                examine_backward(case, None, step, memory_efficient)
+    for schedules in (("forward", "forward", "forward", "forward"), ("reverse", 1, "reverse", "forward")):
+        for case, schedule in zip(examined_cases(ladder), schedules, strict=True):
+            if path == "exact" and case.bias is not None:  # which an output hides its x̂ behind
+                case = replace(case, bias=1000 * case.bias)
+            with using("simulator", schedule):
+                if ladder == "forward":
+                    examine_forward(case, step)
+                else:
+                    examine_backward(case, None, step, memory_efficient)
 
 
 def check_columns(name: str):

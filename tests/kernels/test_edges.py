@@ -151,18 +151,18 @@ def test_views_that_begin_in_the_middle_of_a_vector_are_right(memory_efficient):
 
 
 def test_whole_vectors_are_copied():
-    case, counted = random_case(16, 1001, BFLOAT16), []
+    case, counted = random_case(8, 1001, BFLOAT16), []
 
     def traced(kernel, grid, block, *args, shared_bytes=0, cluster=1):
         counted.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
 
     gradients = np.zeros_like(case.x), np.zeros_like(case.weight), np.zeros_like(case.bias)
     STEP.run(traced, Memory, BackwardProblem(
-        case.grad_output, case.x, np.zeros(16, np.float32), np.ones(16, np.float32), case.weight, case.bias,
+        case.grad_output, case.x, np.zeros(8, np.float32), np.ones(8, np.float32), case.weight, case.bias,
         np.float32(1), False, False, *gradients,
     ))  # fmt: skip
     copied = counted[0]["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"]
-    assert copied <= 2 * 16 * -(-1008 // 256), "32 lanes of 16 bytes a request, of both arrays"
+    assert copied <= 2 * 8 * -(-1008 // 256), "32 lanes of 16 bytes a request, of both arrays"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from draws import Case, crossed
+from draws import Case, sampled
 from examine import with_plan
 from gated_norms import (
     backward,
@@ -189,23 +189,26 @@ GATES = [Gate(True), Gate(False), Gate(True, recompute=True)]
 SHAPES = [(64, "bfloat16"), (1024, "float32"), (4096, "bfloat16"), (8192, "bfloat16")]
 
 
-@pytest.mark.parametrize(("gating", "shape"), crossed(GATES, SHAPES), ids=str)
-def test_no_kernel_with_a_gate_spills(gating, shape):
-    n2, dtype = shape
-    for direction in ("forward", "backward"):
-        plan, operands = planned(direction, n2, dtype, gating)
-        assert not plan.step.endswith("apart")
-        taken = resources(plan.work[0].kernel, types_of(plan.work[0], plan, operands))
-        assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), (direction, taken)
+WAYS = [(direction, gating) for gating in GATES for direction in ("forward", "backward")]
 
 
-@pytest.mark.parametrize(("gating", "dtype"), crossed(GATES, ["bfloat16", "float64"]), ids=str)
+@pytest.mark.parametrize(("way", "shape"), sampled(WAYS, SHAPES), ids=str)
+def test_no_kernel_with_a_gate_spills(way, shape):
+    (direction, gating), (n2, dtype) = way, shape
+    plan, operands = planned(direction, n2, dtype, gating)
+    assert not plan.step.endswith("apart")
+    taken = resources(plan.work[0].kernel, types_of(plan.work[0], plan, operands))
+    assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
+
+
+@pytest.mark.parametrize(("gating", "dtype"), sampled(GATES, ["bfloat16", "float64"]), ids=str)
 def test_the_kernels_beside_the_norm_compile(gating, dtype):
     for direction in ("forward", "backward"):
         plan, operands = planned(direction, 66_001, dtype, gating, n1=4)
-        for work in plan.work:
-            taken = resources(work.kernel, types_of(work, plan, operands))
-            assert taken.spill_stores == 0
+        beside = [work for work in plan.work if work.kernel.py_func.__name__ in ("combine_rows", "pass_gate")]
+        assert beside
+        for work in beside:
+            assert resources(work.kernel, types_of(work, plan, operands)).spill_stores == 0
 
 
 def test_silu_and_its_slope_are_within_their_bound_however_far_from_0():

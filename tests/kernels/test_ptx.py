@@ -35,7 +35,7 @@ TYPES = [
     (np.float16, np.float32),
     (np.float64,) * 2,
 ]
-# Every kernel is compiled for these, and for two of the other four; NORMLAB_ALL_PLANS=1: for all.
+# Every kernel is compiled for these, and for one of the other four; NORMLAB_ALL_PLANS=1: for all.
 WHOLE = (np.float32, np.float64)
 FULL = bool(os.environ.get("NORMLAB_ALL_PLANS"))
 # (T, V, rms, target): the instructions differ little between targets and norms, so these stand for the others.
@@ -70,7 +70,7 @@ def compiled(t, v, rms, cc):
             (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, row_sums, (t, 2))),
         ]
     if not (FULL or t is v in WHOLE):
-        kernels = kernels[FORMS.index((t, v, rms, cc)) % 2 :: 2]
+        kernels = kernels[FORMS.index((t, v, rms, cc)) - 1 :: 4]
     if t is v is BFLOAT16:
         for threads in (final_sums.THREADS_A_COLUMN, final_sums.THREADS_OF_MANY):
             kernels.append((final_sums.build(dtype, threads), ((u, 2), (u, 2), weight, bias)))

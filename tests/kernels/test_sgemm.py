@@ -95,7 +95,7 @@ def test_nothing_is_found_in_a_step(name, monkeypatch):
     given = operands(5, 12, depth + 1, 1.0, 0.5)
 
     def start(kernel, grid, block, *arguments, shared_bytes=0):
-        report = sanitize(kernel, [arguments[-1]], "reverse")[grid, block, 0, shared_bytes](*arguments)
+        report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
         assert not report.findings, str(report)
 
     assert np.isfinite(run(step, given, start)).all()

@@ -25,6 +25,7 @@ What changed since step 2:
 """
 
 import itertools
+from functools import cache
 
 import numpy as np
 
@@ -174,6 +175,7 @@ def apart(layout: PipelineLayout, kind: Kind, n1: int) -> bool:
     return long and n1 <= layout.rows and layout.alignments == 1 and (kind.weighted or kind.biased)
 
 
+@cache
 def _layouts(n2: int) -> list[PipelineLayout]:
     """Return every layout that some dtype or alignment can lead to at this n2; the error bound must cover the worst."""
     found = []

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.vectorised.accesses import apart, load_item, place_of, store_item
+from normlab.sim.vectorised.accesses import apart, load_item, store_item
 from normlab.sim.vectorised.arithmetic import truth
 from normlab.sim.vectorised.casts import to_scalar_type
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array, kind_of_elements
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, element, kind_of, take
-from normlab.sim.vectorised.vectors import elements_from, flattened, not_negative
+from normlab.sim.vectorised.vectors import elements_from, flattened
 
 
 def converted_to(frame: Frame, kind: type, value: Any) -> Any:
@@ -62,14 +62,18 @@ def bits_of_item(frame: Frame, array: Any, index: Any) -> Any:
 
 
 def place_in_vector(frame: Frame, array: Any, index: Any, width: int) -> Any:
-    """Return how many elements `array[index]` lies behind the last multiple of `width` elements of the memory."""
+    """Return how many elements `array[index]` lies behind the last multiple of `width` elements of the memory.
+
+    It is no access: threads without an element of their own ask for places outside the array.
+    """
     if type(array) is not Array or array.store.space != "global":
         raise NotVectorisedError("of the address of something other than global memory")
-    for part in index if type(index) is tuple else (index,):
-        not_negative(part)
-    first = array.store.data.__array_interface__["data"][0] // array.dtype.itemsize
-    place = place_of(frame, array, index)
-    shift = as_value(np.atleast_1d((place + first) % width).astype(np.int32))
+    place = array.store.data.__array_interface__["data"][0] // array.dtype.itemsize + array.offset
+    parts = index if type(index) is tuple else (index,)
+    for part, stride in zip(parts, array.strides, strict=True):
+        number = part if isinstance(part, (int, np.integer)) else numbers_of(part, frame.width, np.dtype(np.int64))
+        place = place + number * stride
+    shift = as_value(np.atleast_1d(place % width).astype(np.int32))
     return shift if isinstance(place, np.ndarray) else element(shift.kind, shift.data, 0)
 
 

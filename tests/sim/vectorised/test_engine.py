@@ -417,6 +417,7 @@ def test_the_engines_words_bits_and_shifts_are_run_in_all_lanes(dtype):
         cut_into(values, 0, words, 0, shift, width, line)
         for k in range(width):
             out[i, k] = rounded(values[k] * values[0], line)
+        out[i, 0] += shift_of(line, first - 20, width) + width * shift_of(line, first + 600, width)  # of no element
         widen_into(values, 0, words, 4, width, line)
         for k in range(width):
             plain[i, k] = values[k]
