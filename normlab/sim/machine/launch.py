@@ -29,10 +29,10 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 ENGINES = ("auto", "vectorised", "scheduler")
 FEWEST_THREADS = 12  # of a launch that is worth running all threads at once
 # The rewritten kernel, its adopted arguments, the launch's namespace, the kernel's function, the blocks of a cluster,
-# whether to insist, the observer, and the arrays that count as never written if the engine is to prove that `sanitize`
-# would find nothing → None if the engine has run the launch, else why it has not.
+# whether to insist, the observer, whether to prove that no schedule changes a result, and the arrays that count as
+# never written if the engine is to prove that `sanitize` would find nothing → None if it ran the launch, else why not.
 FirstEngine = Callable[
-    [FunctionType, list, Cuda, FunctionType, int, bool, Observer | None, Sequence[np.ndarray] | None], str | None
+    [FunctionType, list, Cuda, FunctionType, int, bool, Observer | None, bool, Sequence[np.ndarray] | None], str | None
 ]
 first_engines: list[FirstEngine] = []  # vectorised/ puts itself here; the scheduler needs none
 
@@ -224,11 +224,15 @@ class Launch:
         """
         function = self.function
         adopted = adopt_arguments(function, arguments)
-        why_not = self._not_worth_trying(first)
+        why_not = self._not_worth_trying(first, observer)
         if why_not is None:
             cuda, body = self._rewritten()
+            # Of another schedule the first engine does what no schedule changes, if it proves that.
+            unwritten: Sequence[np.ndarray] | None = () if self._reordered else None
             insist = first == "vectorised"
-            why_not = first_engines[0](body, adopted, cuda, function, self.cluster, insist, observer, None)
+            why_not = first_engines[0](
+                body, adopted, cuda, function, self.cluster, insist, observer, self._reordered, unwritten
+            )
             if why_not is None:
                 return None
         if first == "vectorised":
@@ -257,7 +261,12 @@ class Launch:
         adopted = adopt_arguments(self.function, arguments)
         cuda, body = self._rewritten()
         insist = engine == "vectorised"
-        return first_engines[0](body, adopted, cuda, self.function, 1, insist, None, uninitialized)
+        return first_engines[0](body, adopted, cuda, self.function, 1, insist, None, self._reordered, uninitialized)
+
+    @property
+    def _reordered(self) -> bool:
+        """Return whether threads take turns in another order than by their numbers."""
+        return self._schedule != "forward"
 
     def _rewritten(self, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
         """Return the namespace of one run of the launch, and the kernel rewritten for it."""
@@ -276,11 +285,11 @@ class Launch:
             return None
         return "the vectorised engine ran" if why_not is None else f"the scheduler ran, because {why_not}"
 
-    def _not_worth_trying(self, engine: str) -> str | None:
+    def _not_worth_trying(self, engine: str, observer: Observer | None = None) -> str | None:
         """Return why the scheduler runs this launch alone, or None."""
         if engine == "scheduler" or not first_engines:
             return "it was asked for"
-        if self._schedule != "forward":
+        if self._reordered and (observer is not None or self.cluster > 1):
             return f"the schedule is {self._schedule!r}"
         threads = prod((*self.grid, *self.block))
         return f"the launch has {threads} threads" if threads < FEWEST_THREADS and engine == "auto" else None

@@ -42,7 +42,7 @@ class Learnt:
         return self.skipped != 0
 
 
-_learnt: dict[tuple[int, bool], Learnt] = {}  # by the code's id, and whether a launch was to be proved
+_learnt: dict[tuple[int, bool, bool], Learnt] = {}  # by the code's id, and what was to be proved of a launch
 
 
 def attempt(
@@ -53,6 +53,7 @@ def attempt(
     cluster: int = 1,
     insist: bool = False,
     observer: Observer | None = None,
+    any_order: bool = False,
     uninitialized: Sequence[np.ndarray] | None = None,
 ) -> str | None:
     """Run a launch; return None, or why the scheduler must run it, with all arrays as they were.
@@ -60,13 +61,14 @@ def attempt(
     `body`: the rewritten kernel; `original`: its own function. `cluster`: blocks in a cluster. `insist`: try even a
     kernel that has failed before.
     `observer`: is told of all accesses, by its `lanes`. `uninitialized`: arrays that count as never written, to run the
-    launch only if that proves that `sanitize` would find nothing (proof.py); None to prove nothing.
+    launch only if that proves that `sanitize` would find nothing (proof.py); None to prove nothing. `any_order`: prove,
+    too, that no schedule changes a result.
     """
-    key = id(original.__code__), uninitialized is not None
+    key = id(original.__code__), uninitialized is not None, any_order
     learnt = _learnt.setdefault(key, Learnt(original.__code__))
     if not insist and learnt.skips():
         return learnt.why
-    why = _attempts(body, arguments, cuda, cluster, learnt, observer, uninitialized)
+    why = _attempts(body, arguments, cuda, cluster, learnt, observer, any_order, uninitialized)
     learnt.refusals = 0 if why is None else learnt.refusals + 1
     learnt.why = f"as before, {why}"
     return why
@@ -79,12 +81,13 @@ def _attempts(
     cluster: int,
     learnt: Learnt,
     observer: Observer | None,
+    any_order: bool,
     uninitialized: Sequence[np.ndarray] | None,
 ) -> str | None:
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
             watch = None if observer is None else observer.lanes(cuda)
-            proof = None if uninitialized is None else Proof(uninitialized)
+            proof = None if uninitialized is None else Proof(uninitialized, any_order)
             launch = Launched(cuda, cluster, learnt.recorded, watch, proof)
             try:
                 _run_chunks(launch, body, arguments, learnt)

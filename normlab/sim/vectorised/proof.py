@@ -1,4 +1,4 @@
-"""Prove that a launch makes none of the mistakes that `sanitize` reports: its scheduler need not run then.
+"""Prove that a launch makes none of the mistakes that `sanitize` reports: the scheduler need not run it then.
 
 To run a launch the engine compares threads at every meeting anyway. A proof asks for more, and gives up otherwise:
 
@@ -7,6 +7,7 @@ To run a launch the engine compares threads at every meeting anyway. A proof ask
 - what a thread reads has been written, in shared and local memory and in arrays that count as never written;
 - no index is negative;
 - no thread of a block has returned before a barrier of the block, or a thread of the grid before a grid sync;
+- where no schedule may change a result: no atomic operation does, as sums of floats and used results would;
 - an asynchronous copy writes when it begins and when it arrives; between the two its target counts as never written,
   and nobody writes there.
 
@@ -27,9 +28,9 @@ from normlab.sim.vectorised.refusal import NotVectorisedError
 class Proof:
     """What a launch that is to be proved keeps from chunk to chunk: which blocks have accessed which elements."""
 
-    def __init__(self, uninitialized: Sequence[np.ndarray]):
-        """Begin; `uninitialized`: arrays that count as never written."""
-        self._uninitialized = uninitialized
+    def __init__(self, uninitialized: Sequence[np.ndarray], any_order: bool = False):
+        """Begin; `uninitialized`: arrays that count as never written. `any_order`: no schedule may change a result."""
+        self._uninitialized, self.any_order = uninitialized, any_order
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # readers, writers, updaters
 
     def adopted(self, store: Store) -> None:

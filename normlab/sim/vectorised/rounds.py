@@ -50,9 +50,11 @@ class Rounds:
         return np.full(self._machine.size, numbers) if isinstance(numbers, int) else numbers
 
     def of(self, ids: np.ndarray) -> Moment:
-        """Return where lanes stand now. Raises NotVectorisedError where the scheduler runs blocks in turns."""
+        """Return where lanes stand now. Raises NotVectorisedError where the scheduler's order depends on more."""
         if self._machine.partial:
             raise NotVectorisedError("of atomics whose order decides, in clusters or teams")
+        if self._machine.launch.proof is not None and self._machine.launch.proof.any_order:
+            raise NotVectorisedError("the schedule decides the order of atomics")
         barriers, rounds = (
             numbers if isinstance(numbers, int) else numbers[ids] for numbers in (self._barriers, self._rounds)
         )

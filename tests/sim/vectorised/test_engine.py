@@ -106,8 +106,50 @@ def test_an_explained_launch_says_which_engine_ran():
     assert simulate(scaled)[2, 64](x, np.zeros_like(x)) is None
     small = f"the scheduler ran, because the launch has {FEWEST_THREADS - 1} threads"
     assert simulate(scaled, explain=True)[1, FEWEST_THREADS - 1](x, np.zeros_like(x)) == small
-    said = simulate(scaled, schedule="reverse", explain=True)[2, 64](x, np.zeros_like(x))
+    said = simulate(scaled, schedule="reverse", cluster=2, explain=True)[2, 64](x, np.zeros_like(x))
     assert said == "the scheduler ran, because the schedule is 'reverse'"
+
+
+@cuda.jit
+def counted(x, out, count):
+    i = cuda.grid(1)
+    cuda.atomic.add(count, 0, 1)
+    out[i] = x[i] + cuda.shfl_xor_sync(0xFFFFFFFF, x[i], 1)
+
+
+@cuda.jit
+def summed(x, out, count):
+    cuda.atomic.add(out, 0, x[cuda.grid(1)])
+
+
+@cuda.jit
+def numbered(x, out, count):
+    out[cuda.atomic.add(count, 0, 1)] = x[cuda.grid(1)]
+
+
+@cuda.jit
+def last_writes(x, out, count):
+    out[0] = x[cuda.grid(1)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "because"),
+    [
+        (counted, None),
+        (summed, "the schedule decides the order of atomics"),
+        (numbered, "the schedule decides the order of atomics"),
+        (last_writes, "threads write to the same element"),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["reverse", 5])
+def test_another_schedule_runs_at_once_where_it_changes_nothing(kernel, because, schedule):
+    found = []
+    for which in ("auto", "scheduler"):
+        x, out, count = np.random.default_rng(0).normal(size=128), np.zeros(128), np.zeros(1, np.int64)
+        said = simulate(kernel, schedule=schedule, engine=which, explain=True)[2, 64](x, out, count)
+        found.append((said, out.tobytes(), count.tobytes()))
+    assert found[0][0] == VECTORISED if because is None else because in found[0][0]
+    assert found[0][1:] == found[1][1:]
 
 
 def test_an_engine_that_does_not_exist_is_refused():
