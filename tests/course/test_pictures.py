@@ -109,5 +109,6 @@ def test_every_exercise_s_idea_is_drawn(number):
     with grading._begin(text, str(path), grading.NORMAL) as solution:
         source = Source(text, str(path), catalogue.skeleton(number))
         grader = grading._Grader(catalogue.exercise(number), solution, source)
-        for form, begins in (("png", b"\x89PNG"), ("svg", b"<?xml")):
-            assert grader.picture(form).startswith(begins)
+        assert grader.picture("svg").startswith(b"<?xml")
+        if number == next(iter(catalogue.FILES)):
+            assert grader.picture("png").startswith(b"\x89PNG")
