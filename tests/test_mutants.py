@@ -180,6 +180,24 @@ MUTATIONS = [
     Mutation("pipelined: both clusters make grad_input", "kernels.backward.pipelined.prologue", "return not apart or cuda.blockIdx.x < blocks", "return True", "kernels/test_invariance.py::test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined: both clusters make the parameters' gradients", "kernels.backward.pipelined.prologue", "return not apart or cuda.blockIdx.x >= blocks", "return True", "kernels/test_invariance.py::test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found"),
     Mutation("pipelined: the second cluster has the rows that follow", "kernels.backward.pipelined.prologue", "cluster = 0\n            clusters = 1\n        offset", "clusters = 1\n        offset", "kernels/test_invariance.py::test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found"),
+    Mutation("short rows: the copies are not waited for", "kernels.backward.short_rows.kernel", "wait_copies(0)", "pass", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: no barrier before other lanes' copies are read", "kernels.backward.short_rows.kernel", "cuda.syncwarp()\n            fetch(", "fetch(", "kernels/test_short_rows.py::test_nothing_is_found_in_short_rows"),
+    Mutation("short rows: no barrier before other lanes' results are stored", "kernels.backward.short_rows.kernel", "cuda.syncwarp()\n        grad_input", "grad_input", "kernels/test_short_rows.py::test_nothing_is_found_in_short_rows"),
+    Mutation("short rows: the stage that is read is filled", "kernels.backward.short_rows.kernel", "place, 1 - slot, tile + stride", "place, slot, tile + stride", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: a warp takes every tile of its block", "kernels.backward.short_rows.kernel", "stride = cuda.gridDim.x * warps", "stride = cuda.gridDim.x", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: lanes share columns", "kernels.backward.short_rows.kernel", "lane % lanes * elements", "lane % lanes", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: a lane group's rows are side by side", "kernels.backward.short_rows.rows", "further = turn * groups * n2", "further = turn * n2", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: the next row's mean", "kernels.backward.short_rows.rows", "numbers + rows)", "numbers + rows + 1)", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: a lane past the row's end reads the next row", "kernels.backward.short_rows.rows", "if v < filled or place.column + v * width < n2:\n                load_bits", "if True:\n                load_bits", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: mean(g) takes the clamped gamma", "kernels.backward.short_rows.rows", "sum_g += grad * parameters.gammas[k] if weighted", "sum_g += grad * (parameters.clamped[k] if recomputes else parameters.gammas[k]) if weighted", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: only some lane groups' sums", "kernels.backward.short_rows.columns", "lanes << level", "1 << level", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: a warp's sums are left out", "kernels.backward.short_rows.columns", "for warp in range(1, warps):", "for warp in range(2, warps):", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: each block's sums are the gradient", "kernels.backward.short_rows.columns", "partials.shape[0] > 1", "False", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: no barrier before the warps' sums are read", "kernels.backward.short_rows.columns", "cuda.syncthreads()", "pass", "kernels/test_short_rows.py::test_nothing_is_found_in_short_rows"),
+    Mutation("short rows: the row's sum is not corrected", "kernels.backward.short_rows.rows", "sum_gx = corrected(sum_gx, operands.row_sums, row)", "pass", "kernels/test_short_rows.py::test_the_exact_mode_has_the_means_of_every_row"),
+    Mutation("short rows: elements past the matrix's end", "stages.line_tile", "store(stages, at + place + k, 0)", "pass", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
+    Mutation("short rows: a vector past the matrix's end is copied", "stages.line_tile", "if place + width <= left:", "if place < left:", "kernels/test_short_rows.py::test_nothing_is_found_in_short_rows"),
+    Mutation("short rows: the matrix's last element is not stored", "stages.line_tile", "while place < left:", "while place + 1 < left:", "kernels/test_short_rows.py::test_short_rows_are_right"),
     Mutation("split rows: a piece is left out", "kernels.backward.split_rows", "while piece < sums.shape[1]:", "while piece + 1 < sums.shape[1]:", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
     Mutation("split rows: groups share rows", "kernels.backward.split_rows", "row = top + ahead * stride", "row = top + ahead", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds", times=2),
     Mutation("split rows: both sums in one place", "kernels.backward.split_rows", "store(sums, (n1 + row, cuda.blockIdx.x), sum_gx)", "store(sums, (row, cuda.blockIdx.x), sum_gx)", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
@@ -232,7 +250,7 @@ MUTATIONS = [
     Mutation("spread: the last rows are left out", "kernels.exact.spread", "row += cuda.blockDim.x", "row = invvar.shape[0]", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
     Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
     Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(meant - taken)", "meant", "backward apex exact"),
-    Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipelined.exchange", "add_up(partials, 0) + correction", "add_up(partials, 0)", "backward pipelined exact"),
+    Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipelined.exchange", "add_up(partials, 0) + correction", "add_up(partials, 0)", "kernels/test_edges.py::test_the_exact_mode_has_the_means_of_every_row"),
     Mutation("repair: gamma forgotten", "kernels.exact.repair", "affine(grad, gamma, None)", "grad", "backward fused exact"),
     Mutation("repair: no barrier", "kernels.exact.repair", "cuda.syncthreads()", "pass", "backward fused exact"),
     Mutation("planes: squares, not of deviations", "kernels.family.planes", "deviation = values[u * width + k] - center", "deviation = values[u * width + k]", "family planes"),
@@ -319,7 +337,7 @@ def examined_cases(ladder: str) -> list[Case]:
     """
     rng = np.random.default_rng(0)
     cases = []
-    drawn = itertools.product([(3, 198 if ladder == "forward" else 129), (18, 5)], ["offset", "normal"])
+    drawn = itertools.product([(3, 198 if ladder == "forward" else 257), (18, 5)], ["offset", "normal"])
     for ((n1, n2), kind), rms in zip(drawn, [False, True, True, False], strict=True):
         x = inputs(kind, rng, n1, n2) + (1000 if kind == "offset" else 1)
         weight = gammas("normal" if kind == "offset" else "treacherous", rng, n2, 0.5)
@@ -426,13 +444,13 @@ ARGUMENTS = {
     "test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_a_block_a_row_gathered_is_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found": lambda patch: (False, 0, patch),
-    "test_odd_rows_are_right": lambda patch: (17, 198, BFLOAT16, BFLOAT16, False),
+    "test_odd_rows_are_right": lambda patch: (17, 262, BFLOAT16, BFLOAT16, False),
     "test_rows_of_every_place_are_right": lambda patch: (16, 135, BFLOAT16, BFLOAT16),
     "test_nothing_is_found": lambda patch: (False, 0),
     "test_nothing_is_found_in_rows_by_turns": lambda patch: (patch,),
     "test_rows_by_turns_have_the_same_bits": lambda patch: (1031, patch),
     "test_the_elements_of_the_row_are_stored_and_no_others": lambda patch: (BFLOAT16,),
-    "test_few_clusters_take_all_rows_of_an_alignment": lambda patch: (131, False, patch),
+    "test_few_clusters_take_all_rows_of_an_alignment": lambda patch: (259, False, patch),
     "test_nothing_is_found_in_odd_rows": lambda patch: (False,),
     "test_the_neighbours_of_a_row_do_not_reach_its_sums": lambda patch: (False,),
     "test_sums_of_several_blocks_are_right": lambda patch: (checks.step_of("backward", "pipelined"), 2, patch),
@@ -441,6 +459,9 @@ ARGUMENTS = {
     "test_large_gammas_are_within_the_bounds": lambda patch: (False,),
     "test_clamped_gammas_are_within_the_bounds": lambda patch: (False,),
     "test_few_rows_by_one_cluster_are_right_and_nothing_is_found": lambda patch: (3,),
+    "test_short_rows_are_right": lambda patch: (50, 31, True),
+    "test_many_tiles_a_warp_are_right": lambda patch: (150, 24, np.float16, False, 2, patch),
+    "test_nothing_is_found_in_short_rows": lambda patch: (75, 63, BFLOAT16, False, patch),
     "test_split_rows_are_within_the_bounds_forward": lambda patch: (5, 2051, np.float16, patch),
     "test_gradients_of_split_rows_are_within_the_bounds": lambda patch: (5, 2051, np.float16, False, patch),
     "test_merged_statistics_are_within_the_bounds": lambda patch: (7, np.float32, 0.0),

@@ -90,5 +90,7 @@ def _adding(like: Any, names: tuple, *arrays: Any, offset: float = 0.0) -> Work:
 
 FORWARD = Rung("add_norm", "the residual is added in the norm's kernel", (step_6_one_barrier.plan, plan_forward))
 BACKWARD = Rung(
-    "add_norm", "the residual's gradient is added in the norm's kernel", (step_3_pipelined.plan, plan_backward)
+    "add_norm",
+    "the residual's gradient is added in the norm's kernel",
+    (step_3_pipelined.plan_by_length, plan_backward),
 )

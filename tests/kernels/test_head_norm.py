@@ -11,6 +11,7 @@ from normlab import head_rms_norm_backward, head_rms_norm_forward, rms_norm_back
 from normlab.engine import using
 from normlab.host import add_norm
 from normlab.host.places import in_place
+from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.sim import trace
 from normlab.stages.row_map import RowMap, place_finder
 
@@ -31,7 +32,8 @@ def plain(x, grad, weight):
     """The plain norm of a contiguous copy, and its gradients."""
     copy = np.ascontiguousarray(x)
     output, invvar = rms_norm_forward(copy, x.shape[-1], weight, eps=EPS)
-    return output, invvar, *rms_norm_backward(grad, copy, invvar, x.shape[-1], weight, eps=EPS)
+    with patch.object(short_rows, "layout_for", lambda *how: None):  # their tiles have other bits
+        return output, invvar, *rms_norm_backward(grad, copy, invvar, x.shape[-1], weight, eps=EPS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -15,6 +15,7 @@ from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
+from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
@@ -197,6 +198,12 @@ def few_stay(monkeypatch, number=1):
     monkeypatch.setattr(HostBackend, "empty", lambda backend, shape, dtype: np.full(shape, np.nan, dtype))
 
 
+def lay_out(layout, monkeypatch):
+    """Let the pipelined backward take any rows, laid out so."""
+    monkeypatch.setattr(short_rows, "layout_for", lambda *how: None)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: Chosen(layout, "a test"))
+
+
 WITHOUT_PREFETCH = 402  # columns of float32
 NO_PREFETCH = Candidate(columns_up_to=1024, threads=64, rows=4, stages=3, why="a test")
 
@@ -210,8 +217,8 @@ def no_prefetch_at(n2, monkeypatch):
 # Rows of a part of a warp, of one and of several, 32 of them a block, eight and four; with a prefetch except for
 # the second and the last, and recomputing the first.
 TURNS = [
-    (70, 40, BFLOAT16),
-    (19, 98, BFLOAT16),
+    (70, 128, BFLOAT16),
+    (19, 392, BFLOAT16),
     (5, 388, np.float32),
     (18, 396, BFLOAT16),
     (9, WITHOUT_PREFETCH, np.float32),
@@ -236,8 +243,8 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
     assert got == results(case, step, memory_efficient)[0], "how many blocks stay changes grad_input"
 
 
-# So many blocks of eight rows, of 16, two and 32, that add up their columns' sums as one cluster: 2, 2, 3, 3.
-FEW = [(9, 396, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (70, 24, BFLOAT16)]
+# So many blocks of eight rows, of 16, two and 16, that add up their columns' sums as one cluster: 2, 2, 3, 5.
+FEW = [(9, 396, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (70, 128, BFLOAT16)]
 
 
 @pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))
@@ -257,7 +264,7 @@ def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
 def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
     layout = PipelineLayout(ThreadMap(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
+    lay_out(layout, monkeypatch)
     case = random_case(3, 204, BFLOAT16)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
@@ -269,7 +276,7 @@ def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, 
 def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, prefetch, monkeypatch):
     """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
     layout = PipelineLayout(ThreadMap(32, 1, 4, False), 2, 2, 2 + prefetch, prefetch, 2, 2)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
+    lay_out(layout, monkeypatch)
     monkeypatch.setattr(step_3_pipelined, "APART_FROM", 256)  # as if so short rows were long
     step = step_of("backward", "pipelined")
     case = random_case(3, 204, BFLOAT16)
@@ -322,7 +329,7 @@ def test_whole_vectors_of_eight_are_right(parameters, offset):
 @pytest.mark.parametrize("number", [2, 17])
 def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
     few_stay(monkeypatch, number)
-    case = random_case(140 if number > 2 else 35, 98, BFLOAT16)
+    case = random_case(140 if number > 2 else 35, 392, BFLOAT16)
     with using("simulator"):
         for memory_efficient in (False, True) if number == 2 else (False,):  # they are added up in the same way
             examine_backward(case, None, step, memory_efficient)

@@ -407,7 +407,7 @@ FAST = {"vectors": "forward_vectors", "one_barrier": "forward_one_barrier", "clu
         "fused": "backward_fused", "pipelined": "backward_pipelined"}  # fmt: skip
 # The least and the most columns, of vectors of 16 bytes, that a step's own kernel does.
 OWN = {"vectors": (1, 32768), "one_barrier": (1, 16384), "clusters": (65536, 262144), "fused": (1, 8192),
-       "pipelined": (1, 262144)}  # fmt: skip
+       "pipelined": (128, 262144)}  # fmt: skip
 
 
 @every_step
@@ -415,8 +415,7 @@ OWN = {"vectors": (1, 32768), "one_barrier": (1, 16384), "clusters": (65536, 262
 def test_a_step_s_own_kernel_does_what_it_is_for(step, dtype):
     for n2 in OWN[step.name]:
         names = [one.name for one in launches(step, 2, n2, Form(dtype, dtype))]
-        narrow = n2 * np.dtype(dtype).itemsize < 4 and step.name == "pipelined"  # no asynchronous copy
-        assert names[0] == ("backward_fused" if narrow else FAST[step.name]), n2
+        assert names[0] == FAST[step.name], n2
 
 
 @every_step

@@ -18,6 +18,7 @@ from normlab.engine import resources, use_gpu, using
 from normlab.host.checks import step_of
 from normlab.kernels import split
 from normlab.kernels.backward import step_2_fused, step_3_pipelined
+from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.forward import layouts
 from normlab.sim import sanitize
 
@@ -30,6 +31,7 @@ both_paths = pytest.mark.parametrize("memory_efficient", [False, True])
 
 def split_short_rows(monkeypatch):
     """Let rows be cut into pieces that are not too long for anything else."""
+    monkeypatch.setattr(short_rows, "layout_for", lambda *how: None)
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: None)
     monkeypatch.setattr(step_2_fused, "thread_map_of", lambda problem: None)
     monkeypatch.setattr(layouts, "rows_for", lambda *how: None)

@@ -19,6 +19,7 @@ What changed since step 2:
 - Few rows need no second kernel: one block adds up its own columns' sums, a cluster of eight blocks through distributed
   shared memory (`gathers`), and for one long row a second cluster makes the parameters' gradients (`apart`).
 - Rows that begin in the middle of a vector move whole vectors: a cluster takes rows of one alignment (`edges`).
+- Short rows come as tiles, in which a lane may have whole rows (`short_rows`).
 - Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
 - The gradient of a residual that went on beside the output comes through the same stages, and is added at the store.
 - So does a gate; its gradient is stored beside grad_input (`gated`).
@@ -38,6 +39,7 @@ from normlab.kernels.backward.pipelined.columns import GATHERED
 from normlab.kernels.backward.pipelined.kernel import build
 from normlab.kernels.backward.pipelined.kind import Kind, kind_of
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
+from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
@@ -122,6 +124,12 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     )
 
 
+def plan_by_length(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
+    """Return the plan of `short_rows` for short rows, else the pipelined kernel's."""
+    short = short_rows.plan(problem, device)
+    return plan(problem, device) if isinstance(short, Refusal) else short
+
+
 def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     """Return the kernel that `build(*options)` makes; parts: the names of its partial sums, None where it has none."""
     _, layout, kind, *_ = options
@@ -193,6 +201,7 @@ def _layouts(n2: int) -> list[PipelineLayout]:
 
 def _row_chains(n2: int) -> Chains:
     own = [row_chains_of(layout) for layout in _layouts(n2)]
+    own += map(short_rows.row_chains_of, short_rows.layouts(n2))
     if _may_be_split(n2):
         own.append(split.row_chains(n2))
     return longest(*own, step_2_fused.STEP.row_chains(n2))
@@ -204,7 +213,7 @@ def _may_be_split(n2: int) -> bool:
 
 
 def _column_chains(n1: int, n2: int) -> Chains:
-    own = []
+    own = short_rows.column_chains(n1, n2)
     for layout in _layouts(n2):
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
         fewest, most = (clusters_for(layout, n1, resident) for resident in (clusters, 8 * clusters))  # on any GPU
@@ -217,7 +226,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
 STEP = BackwardStep(
     name="pipelined",
     summary="rows fetched ahead, sums travel meanwhile, long rows in clusters",
-    ways=(plan, step_2_fused.plan, split_rows.plan, step_1_apex.plan),
+    ways=(plan_by_length, step_2_fused.plan, split_rows.plan, step_1_apex.plan),
     row_chains=_row_chains,
     simulated_seconds=lambda n1, n2: n1 * (0.006 + 30e-6 * n2) + 280e-6 * n2,
     column_chains=_column_chains,

@@ -1,0 +1,63 @@
+"""Add up the columns' sums at the end of the kernel for short rows."""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cuda, load, store
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.short_rows.tiles import TileLayout
+from normlab.stages.warp import ALL_LANES
+
+
+@cache
+def columns_adder(layout: TileLayout, kind: Kind) -> Any:
+    """Return the device function `add_up(shared, place, parameters, sums, …)`: the block's sums of the columns.
+
+    The lane groups of a warp add up by shuffles, the warps through shared memory, where their results were. A launch of
+    one block has the gradients; of several, each writes a row of partial sums.
+    """
+    lanes, n2, elements = layout.lanes, layout.n2, layout.elements
+    results_at, apart = layout.results_at, layout.tile
+    weighted, biased, divide = kind.weighted, kind.biased, kind.memory_efficient
+    levels, warps, threads = layout.groups.bit_length() - 1, layout.warps, layout.threads
+
+    @cuda.jit(device=True)
+    def leave_sums(shared, at, place, mine):
+        for k in range(elements):
+            for level in range(levels):  # over the lanes with the same columns
+                mine[k] += cuda.shfl_xor_sync(ALL_LANES, mine[k], lanes << level)
+        if place.group == 0:
+            for k in range(elements):
+                if place.column + k < n2:
+                    store(shared, at + place.column + k, mine[k])
+
+    @cuda.jit(device=True)
+    def write_sums(shared, at, gradient, partials):
+        column = cuda.threadIdx.x
+        while column < n2:
+            total = load(shared, at + column)
+            for warp in range(1, warps):
+                total += load(shared, at + warp * apart + column)
+            if partials.shape[0] > 1:
+                store(partials, (cuda.blockIdx.x, column), total)
+            else:
+                store(gradient, column, total)
+            column += threads
+
+    @cuda.jit(device=True)
+    def add_up(shared, place, parameters, sums, grad_weight, grad_bias, part_weight, part_bias):
+        cuda.syncwarp()  # all lanes have stored this warp's last results
+        if weighted:
+            if divide:
+                for k in range(elements):
+                    sums.weight[k] = sums.weight[k] / parameters.clamped[k]
+            leave_sums(shared, results_at + place.warp * apart, place, sums.weight)
+        if biased:
+            leave_sums(shared, results_at + place.warp * apart + n2, place, sums.bias)
+        cuda.syncthreads()  # all warps' sums are in shared memory before they are added up
+        if weighted:
+            write_sums(shared, results_at, grad_weight, part_weight)
+        if biased:
+            write_sums(shared, results_at + n2, grad_bias, part_bias)
+
+    return add_up

@@ -1,0 +1,146 @@
+"""Take tiles of short rows one after another: fetch the next one, take this one's rows, store their gradients."""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import cast, commit_copies, cuda, flat, int32, launch_dependents, wait_copies
+from normlab.kernels.backward.pipelined.kind import Kind
+from normlab.kernels.backward.pipelined.operands import Sums
+from normlab.kernels.backward.short_rows.columns import columns_adder
+from normlab.kernels.backward.short_rows.rows import (
+    Memory,
+    Operands,
+    Parameters,
+    Place,
+    parameters_loader,
+    row_taker,
+)
+from normlab.kernels.backward.short_rows.tiles import STAGES, TileLayout
+from normlab.stages.ahead import BITS
+from normlab.stages.line_tile import line_fetchers, line_storers
+from normlab.stages.unroll import repeated
+
+AT_ONCE = 4  # rows of a lane group in straight-line code; a longer one only takes longer to compile
+
+
+@cache
+def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
+    """Return the kernel for an accumulator dtype, a layout and a kind of backward."""
+    elements, rows = layout.elements, layout.rows
+    saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
+    lanes, n2 = layout.lanes, layout.n2
+    fetch, take_tile, add_up = fetcher(layout, kind), tile_taker(layout, kind, dtype), columns_adder(layout, kind)
+    load_parameters = parameters_loader(layout, kind)
+    warps = layout.warps
+
+    @cuda.jit(launch_bounds=(layout.threads, layout.resident))
+    def backward_short_rows(
+        grad_output, saved, mean, invvar, weight, bias, eps, factor, row_sums, grad_input, grad_weight, grad_bias,
+        part_weight, part_bias,
+    ):  # fmt: skip
+        # Prologue: empty sums, the parameters of this lane's columns.
+        memory = Memory(
+            cuda.shared.array(0, saved_bits, alignment=16),
+            cuda.shared.array(0, grad_bits, alignment=16),
+            cuda.shared.array(0, dtype, alignment=16),
+        )
+        sums = Sums(cuda.local.array(elements, dtype), cuda.local.array(elements, dtype))
+        parameters = Parameters(
+            cuda.local.array(elements, dtype),
+            cuda.local.array(elements, dtype),
+            cuda.local.array(elements, dtype),
+            cuda.local.array(elements, dtype),
+        )
+        for k in range(elements):
+            sums.weight[k] = cast(0, invvar)
+            sums.bias[k] = cast(0, invvar)
+        operands = Operands(grad_output, saved, mean, invvar, row_sums, grad_input, factor)
+        lane = int32(cuda.threadIdx.x) & 31
+        group, column = lane // lanes, lane % lanes * elements
+        whole = saved.shape[0] // rows
+        place = Place(int32(cuda.threadIdx.x) >> 5, lane, group, column, group * n2 + column, whole)
+
+        # The first tile travels while the parameters are loaded.
+        tile = cuda.blockIdx.x * warps + place.warp
+        stride = cuda.gridDim.x * warps
+        tiles = (saved.shape[0] + rows - 1) // rows
+        fetch(operands, memory, place, 0, tile)
+        commit_copies()
+        load_parameters(parameters, weight, bias, eps, place.column)
+
+        # Tile after tile.
+        slot = 0
+        while tile < tiles:
+            wait_copies(0)
+            # All lanes' copies of this tile have arrived, and all lanes have read the other stage.
+            cuda.syncwarp()
+            fetch(operands, memory, place, 1 - slot, tile + stride)
+            commit_copies()
+            take_tile(operands, memory, place, slot, tile, parameters, sums)
+            slot = 1 - slot
+            tile += stride
+
+        # Epilogue: the columns' sums.
+        launch_dependents()  # the final sums' blocks may start on multiprocessors that this kernel leaves
+        add_up(memory.floats, place, parameters, sums, grad_weight, grad_bias, part_weight, part_bias)
+
+    return backward_short_rows
+
+
+@cache
+def fetcher(layout: TileLayout, kind: Kind) -> Any:
+    """Return the device function `fetch(operands, memory, place, slot, tile)`.
+
+    The warp starts to copy a tile into its stage `slot`; if there is no such tile, it fetches nothing.
+    """
+    rows, elements, centered = layout.rows, layout.tile, kind.centered
+    grads_at, statistics_at, statistics = layout.grads_at, layout.statistics_at, layout.statistics
+    fetch_line, fetch_part = line_fetchers(elements, layout.together)
+    fetch_rows, fetch_last_rows = line_fetchers(rows, 1)  # 4 bytes per copy: any alignment is right
+
+    @cuda.jit(device=True)
+    def fetch(operands, memory, place, slot, tile):
+        n1 = operands.saved.shape[0]
+        saved, grad_output = flat(operands.saved), flat(operands.grad_output)
+        lane, begin, top = place.lane, tile * elements, tile * rows
+        stage = place.warp * STAGES + slot
+        there, numbers = stage * elements, statistics_at + stage * rows * statistics
+        if tile < place.whole:
+            fetch_line(memory.saved, there, saved, begin, lane)
+            fetch_line(memory.grads, grads_at + there, grad_output, begin, lane)
+            fetch_rows(memory.floats, numbers, operands.invvar, top, lane)
+            if centered:
+                fetch_rows(memory.floats, numbers + rows, operands.mean, top, lane)
+        elif top < n1:
+            left = saved.shape[0] - begin
+            fetch_part(memory.saved, there, saved, begin, lane, left)
+            fetch_part(memory.grads, grads_at + there, grad_output, begin, lane, left)
+            fetch_last_rows(memory.floats, numbers, operands.invvar, top, lane, n1 - top)
+            if centered:
+                fetch_last_rows(memory.floats, numbers + rows, operands.mean, top, lane, n1 - top)
+
+    return fetch
+
+
+@cache
+def tile_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `take_tile(operands, memory, place, slot, tile, parameters, sums)`."""
+    rows, elements, results_at = layout.rows, layout.tile, layout.results_at
+    turns, at_once = layout.turns, min(layout.turns, AT_ONCE)
+    take_rows = repeated(row_taker(layout, kind, dtype), at_once)
+    store_line, store_part = line_storers(elements, layout.together, dtype)
+
+    @cuda.jit(device=True)
+    def take_tile(operands, memory, place, slot, tile, parameters, sums):
+        results = results_at + place.warp * elements
+        stage, top = place.warp * STAGES + slot, tile * rows
+        for turn in range(0, turns, at_once):
+            take_rows(turn, operands, memory, place, stage, top, parameters, sums)
+        cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
+        grad_input, begin = flat(operands.grad_input), tile * elements
+        if tile < place.whole:
+            store_line(memory.floats, results, grad_input, begin, place.lane)
+        else:
+            store_part(memory.floats, results, grad_input, begin, place.lane, grad_input.shape[0] - begin)
+
+    return take_tile

@@ -1,0 +1,94 @@
+"""Move a tile of a matrix of short rows as a line of memory, whatever its rows' length: whole vectors come and go.
+
+Rows of 7 bfloat16 begin anywhere within a vector of 16 bytes. Eight rows together are 112 bytes, which are whole
+vectors again. So a warp takes a multiple of eight rows as one line and copies its vectors to shared memory, where a row
+may begin anywhere:
+
+    vector     0               1               2               3               4               5               6
+    row        0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2 2 3 3 3 3 3 3 3 4 4 4 4 4 4 4 5 5 5 5 5 5 5 6 6 6 6 6 6 6 7 7 7 …
+
+The lanes that work on a row read it there. They are not the lanes that copied it, so a `syncwarp` lies between.
+"""
+
+from functools import cache
+from typing import Any
+
+from normlab.engine import (
+    copy_async,
+    cuda,
+    load,
+    load_bits,
+    load_vector_into,
+    store,
+    store_vector_from,
+)
+from normlab.stages.vector import WARP
+
+TOGETHER = 4  # float32 results per lane that one instruction reads: 16 bytes
+
+
+@cache
+def line_fetchers(elements: int, width: int) -> tuple[Any, Any]:
+    """Return the device functions `fetch_line(…)` and `fetch_part(…, left)`, which all lanes of a warp call.
+
+    Their other arguments are (stages, at, line, begin, lane). They start to copy `elements` elements from `line[begin]`
+    on to stages[at], …. `fetch_part` is for the matrix's end: only `left` elements exist, and zeros stand for the
+    others. stages: shared, of as many bits per element as `line`, which has one axis. width: elements per copy, a
+    divisor of `elements`.
+    """
+    span = WARP * width
+
+    @cuda.jit(device=True)
+    def fetch_line(stages, at, line, begin, lane):
+        own = lane * width
+        target, source = at + own, begin + own
+        for first in range(0, elements, span):  # nothing to ask per vector, and constant distances
+            if first + span <= elements or own < elements - first:
+                copy_async(stages, target + first, line, source + first, width)
+
+    @cuda.jit(device=True)
+    def fetch_part(stages, at, line, begin, lane, left):
+        place = lane * width
+        while place < elements:
+            if place + width <= left:
+                copy_async(stages, at + place, line, begin + place, width)
+            else:  # the matrix ends within this vector, or before it
+                for k in range(width):
+                    if place + k < left:
+                        store(stages, at + place + k, load_bits(line, begin + place + k))
+                    else:
+                        store(stages, at + place + k, 0)
+            place += span
+
+    return fetch_line, fetch_part
+
+
+@cache
+def line_storers(elements: int, width: int, dtype: Any) -> tuple[Any, Any]:
+    """Return the device functions `store_line(…)` and `store_part(…, left)`, which all lanes of a warp call.
+
+    Their other arguments are (results, at, line, begin, lane). They store results[at], …, of dtype `dtype` in shared
+    memory, to `line[begin]`, …: `elements` of them, or the `left` ones that exist, each rounded once. width: elements
+    of `line` that one instruction may store.
+    """
+    together = min(width, TOGETHER)
+    span = WARP * together
+
+    @cuda.jit(device=True)
+    def store_line(results, at, line, begin, lane):
+        values = cuda.local.array(together, dtype)
+        own = lane * together
+        source, target = at + own, begin + own
+        for first in range(0, elements, span):
+            if first + span <= elements or own < elements - first:
+                load_vector_into(values, 0, results, source + first, together)
+                store_vector_from(line, target + first, values, 0, together)
+
+    @cuda.jit(device=True)
+    def store_part(results, at, line, begin, lane, left):
+        place = lane
+        while place < left:
+            store(line, begin + place, load(results, at + place))
+            place += WARP
+
+    return store_line, store_part

@@ -1,0 +1,264 @@
+"""Backward of short rows: tiles come and go as whole vectors, whatever a row's length; every form, both ends."""
+
+import itertools
+from dataclasses import replace
+
+import devices
+import ml_dtypes
+import numpy as np
+import pytest
+from draws import Case
+from examine import examine_backward
+from kernels.test_invariance import (
+    assert_the_same_whenever_and_however_it_runs,
+    few_stay,
+    random_case,
+    results,
+    sanitized,
+    shifted,
+)
+from kernels.test_plans import BYTES_BACKWARD, CAPABILITIES, Form, launches
+
+from normlab.engine import compile_ptx, launch, resources, using
+from normlab.host.checks import step_of
+from normlab.kernels import BackwardProblem, Problem
+from normlab.kernels.backward import final_sums
+from normlab.kernels.backward.short_rows import plan as short_rows
+from normlab.kernels.backward.short_rows import tiles
+from normlab.kernels.plan import Refusal
+from normlab.sim import trace
+
+BFLOAT16 = ml_dtypes.bfloat16
+STEP = step_of("backward", "pipelined")
+PAIRS = [(BFLOAT16, BFLOAT16), (np.float16, np.float16), (np.float32, np.float32), (BFLOAT16, np.float32)]
+PAIRS += [(np.float32, np.float16)]
+# One row, a tile and a part of one, several blocks; of one lane and of several; odd, even, a multiple of eight.
+SHAPES = [(1, 1), (700, 1), (70, 2), (137, 7), (40, 8), (33, 12), (50, 31), (20, 32)]
+paths = pytest.mark.parametrize("memory_efficient", [False, True, "exact"], ids=["saved", "recompute", "exact"])
+both_paths = pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved", "recompute"])
+
+
+class Memory:
+    """Scratch without contents."""
+
+    empty = staticmethod(np.empty)
+
+
+def problem_of(case: Case, grad_input: np.ndarray, memory_efficient: bool = False, row_sums=None) -> BackwardProblem:
+    """The operands, with made-up statistics."""
+    n1, n2 = grad_input.shape
+    mean = None if memory_efficient or case.rms else np.zeros(n1, np.float32)
+    gradients = np.empty(n2, case.weight.dtype), np.empty(n2, case.weight.dtype)
+    return BackwardProblem(
+        case.grad_output, case.x, mean, np.ones(n1, np.float32), case.weight, case.bias, np.float32(0.01), case.rms,
+        memory_efficient, grad_input, *gradients, row_sums,
+    )  # fmt: skip
+
+
+@paths
+@pytest.mark.parametrize(("n1", "n2"), SHAPES)
+def test_short_rows_are_right(n1, n2, memory_efficient):
+    for number, (t, v) in enumerate(PAIRS):
+        rms = (n1 + number) % 2 == 1
+        examine_backward(random_case(n1, n2, t, rms=rms, parameters=v), None, STEP, memory_efficient)
+
+
+@both_paths
+@pytest.mark.parametrize("parameters", [(True, False), (False, True), (False, False)])
+def test_short_rows_without_parameters_are_right(parameters, memory_efficient):
+    case = random_case(37, 5, BFLOAT16)
+    given = [one if there else None for one, there in zip((case.weight, case.bias), parameters, strict=True)]
+    examine_backward(replace(case, weight=given[0], bias=given[1]), None, STEP, memory_efficient)
+
+
+def small_tiles(monkeypatch, warps=2):
+    """Let a block have two warps and the smallest tiles, so that few rows are many tiles."""
+    monkeypatch.setattr(tiles, "STAGE_BYTES", 0)
+    own = short_rows.layout_for
+
+    def narrow(*how):
+        chosen = own(*how)
+        return chosen._replace(layout=chosen.layout._replace(warps=warps))
+
+    monkeypatch.setattr(short_rows, "layout_for", narrow)
+
+
+TURNS = [(590, 3, BFLOAT16), (300, 9, np.float32), (150, 24, np.float16), (75, 63, BFLOAT16)]
+turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=str)
+
+
+@turns
+@both_paths
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_many_tiles_a_warp_are_right(n1, n2, dtype, memory_efficient, blocks, monkeypatch):
+    """Each stage is filled several times; the last tile has a part of its rows, and a warp no last tile."""
+    small_tiles(monkeypatch)
+    few_stay(monkeypatch, blocks)
+    with using("simulator"):
+        examine_backward(random_case(n1, n2, dtype), None, STEP, memory_efficient)
+
+
+@turns
+@both_paths
+def test_nothing_is_found_in_short_rows(n1, n2, dtype, memory_efficient, monkeypatch):
+    """Not even beside the matrix, whose last vector reaches past its end."""
+    small_tiles(monkeypatch)
+    few_stay(monkeypatch)
+    with using("simulator"):
+        sanitized(random_case(n1, n2, dtype), STEP, memory_efficient)
+
+
+@both_paths
+def test_a_row_s_bits_do_not_depend_on_the_number_of_rows(memory_efficient, monkeypatch):
+    monkeypatch.setattr(final_sums, "sums_of", lambda *how: ())
+    small_tiles(monkeypatch)
+    for n1, n2, dtype in TURNS:
+        case = random_case(n1, n2, dtype)
+        want = results(case, STEP, memory_efficient)[0]
+        for few in (1, 7, n1 // 2):
+            first = replace(case, x=case.x[:few], grad_output=case.grad_output[:few])
+            assert results(first, STEP, memory_efficient)[0] == want[: few * n2 * case.x.itemsize]
+
+
+@both_paths
+def test_the_bits_depend_on_no_schedule(memory_efficient, monkeypatch):
+    small_tiles(monkeypatch)
+    assert_the_same_whenever_and_however_it_runs(random_case(*TURNS[0]), STEP, memory_efficient)
+
+
+@both_paths
+def test_the_neighbours_of_a_row_do_not_reach_it(memory_efficient):
+    """Whatever they are: rows of NaN and of infinity leave no trace in the rows between them."""
+    for n2 in (1, 3, 13, 31):
+        case = random_case(41, n2, BFLOAT16)
+        x, dy = case.x.copy(), case.grad_output.copy()
+        dy[::2] = [np.nan]
+        x[4] = np.inf
+        want, got = (
+            np.frombuffer(results(one, STEP, memory_efficient)[0], BFLOAT16).reshape(41, n2)
+            for one in (case, replace(case, x=x, grad_output=dy))
+        )
+        assert got[1::2].tobytes() == want[1::2].tobytes()
+        assert not np.isfinite(got[::2]).any()
+
+
+def test_the_exact_mode_has_the_means_of_every_row():
+    case, means = random_case(37, 13, BFLOAT16), []
+    for correction in (0, 13):
+        row_sums = np.full((3, 37), np.nan, np.float32)
+        row_sums[0] = correction
+        with using("simulator"):
+            STEP.run(launch, Memory, problem_of(case, np.empty_like(case.x), True, row_sums))
+        means.append(row_sums[1:])
+    difference = np.repeat([[0.0], [1.0]], 37, 1)  # of mean(g), and of mean(g x̂)
+    np.testing.assert_allclose(means[1] - means[0], difference, atol=1e-5)
+
+
+@pytest.mark.parametrize("n2", [1, 5, 24])
+def test_no_element_beside_grad_input_is_written(n2):
+    case = random_case(37, n2, BFLOAT16)
+    memory = np.full(37 * n2 + 64, 7, BFLOAT16)
+    start = 16 + (-memory.ctypes.data % 16) // 2
+    grad_input = memory[start : start + 37 * n2].reshape(37, n2)
+    with using("simulator"):
+        STEP.run(launch, Memory, problem_of(case, grad_input))
+    assert (memory[:start] == 7).all()
+    assert (memory[start + grad_input.size :] == 7).all()
+
+
+@both_paths
+def test_views_that_begin_in_the_middle_of_a_vector_are_right(memory_efficient):
+    """As far as asynchronous copies are so narrow; a view of odd 16-bit elements is an earlier step's."""
+    for dtype, offset in ((np.float32, 1), (BFLOAT16, 2), (BFLOAT16, 1)):
+        case = random_case(37, 7, dtype)
+        moved = replace(case, grad_output=shifted(case.grad_output, offset))
+        examine_backward(moved, None, STEP, memory_efficient)
+
+
+def test_whole_vectors_are_copied_and_stored():
+    case, counted = random_case(256, 7, BFLOAT16), []
+
+    def traced(kernel, grid, block, *args, shared_bytes=0, cluster=1):
+        counted.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
+
+    STEP.run(traced, Memory, problem_of(case, np.zeros_like(case.x)))
+    vectors = 256 * 7 // 8
+    copied = counted[0]["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"]
+    assert copied <= 2 * -(-vectors // 28) + 2 * 256 // 32, "of both matrices 16 bytes per lane, and the statistics"
+
+
+@pytest.mark.parametrize("sizes", BYTES_BACKWARD, ids=str)
+@pytest.mark.parametrize("statistics", [1, 2])
+def test_layouts_give_every_column_to_one_lane_and_every_array_its_place(sizes, statistics):
+    full = 16 // max(sizes)
+    for n2 in range(1, 300):
+        chosen = tiles.layout_for(n2, sizes, statistics)
+        assert (chosen is None) == (n2 > (255 if n2 % full else 127))
+        if chosen is None:
+            continue
+        layout = chosen.layout
+        assert len(chosen.why) > 20
+        assert n2 <= layout.lanes * layout.elements < n2 + layout.lanes, "no lane has more than its share"
+        assert layout.elements <= tiles.ELEMENTS
+        assert n2 % layout.width == layout.elements % layout.width == 0
+        others = (layout.lanes - 1) * layout.elements  # columns of all lanes except the last
+        assert layout.filled == sum(others + (v + 1) * layout.width <= n2 for v in range(layout.vectors))
+        assert layout.turns * 32 == layout.rows * layout.lanes
+        assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
+        stages = layout.warps * tiles.STAGES
+        ends = [
+            stages * layout.tile * sizes[0],
+            stages * layout.tile * (sizes[0] + sizes[1]),
+            stages * (layout.tile * (sizes[0] + sizes[1]) + 4 * layout.rows * statistics),
+        ]
+        assert [layout.grads_at * sizes[1], 4 * layout.statistics_at, 4 * layout.results_at] == ends
+        assert layout.shared_bytes == ends[-1] + 4 * layout.warps * layout.tile
+        assert 2 * n2 <= layout.tile, "both sums of a warp's columns fit where its results were"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+def test_plans_fit_a_gpu_and_the_step_s_chains_are_as_long(capability):
+    device, taken = devices.of(capability), 0
+    lengths = 1, 2, 7, 8, 31, 64, 100, 129, 255
+    for n2, dtype, saved in itertools.product(lengths, ("bfloat16", "float32"), ("input", "output")):
+        plan = STEP.plan(Problem("backward", "layer", 10**6, n2, dtype, saved=saved), device)
+        if plan.step != "short_rows":
+            assert n2 > 64, "larger tiles than a block's shared memory"
+            continue
+        taken += 1
+        assert plan.work[0].shared_bytes <= device.shared_bytes
+        for own, all_plans in ((plan.rows, STEP.row_chains(n2)), (plan.columns, STEP.column_chains(10**6, n2))):
+            assert own.terms <= all_plans.terms
+            assert own.merges <= all_plans.merges
+        assert any("per tile" in line for line in plan.layout.words)
+    assert taken >= 24
+
+
+def test_other_rows_are_not_taken_as_tiles():
+    def step(n2, dtype="bfloat16", **how):
+        return STEP.plan(Problem("backward", "layer", 1000, n2, dtype, **how), devices.of((9, 0))).step
+
+    lengths = {120: "short_rows", 128: "pipelined", 129: "short_rows", 255: "short_rows", 257: "pipelined"}
+    assert {n2: step(n2) for n2 in lengths} == lengths
+    assert (step(7, alignment=4), step(7, alignment=2)) == ("short_rows", "fused")
+    assert (step(7, "float64"), step(7, "float32", alignment=4)) == ("apex", "short_rows")
+    added = Problem("backward", "layer", 9, 64, residual=True).described()
+    assert isinstance(short_rows.plan(added, devices.of((9, 0))), Refusal)
+
+
+def test_few_rows_are_one_block_s_and_need_no_second_kernel():
+    for n1, kernels in ((256, 1), (257, 2)):
+        assert len(STEP.plan(Problem("backward", "layer", n1, 64, "bfloat16"), devices.of((9, 0))).work) == kernels
+
+
+KERNELS = [(1, BFLOAT16), (31, np.float16), (24, np.float32), (255, BFLOAT16)]
+
+
+@pytest.mark.parametrize(("n2", "dtype"), KERNELS, ids=str)
+def test_kernels_spill_nothing_and_compute_in_float32(n2, dtype):
+    pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
+    form = Form(dtype, dtype, memory_efficient=n2 == 255)
+    one = next(one for one in launches(STEP, 10**5, n2, form) if one.name == "backward_short_rows")
+    taken = resources(one.work.kernel, one.types, (9, 0))
+    assert (taken.local_bytes, taken.spill_stores) == (0, 0)
+    assert ".f64" not in compile_ptx(one.work.kernel, one.types, (9, 0))
