@@ -5,8 +5,8 @@ of its arguments: its constants are written `float32(1)`, which a float64 argume
 `1.0` would turn float32 into float64.
 
 Some stages have loops whose lengths depend on the thread map of a row (`vector`, `shifted`, `row_group`, `grouped`,
-`ahead`) or on the tile of a matrix (`tile`, `thread_tile`, `lanes`, `unroll`). Their functions take these lengths,
-which the compiler must know, and return device functions.
+`ahead`) or on the tile of a matrix (`tile`, `line_tile`, `thread_tile`, `lanes`, `unroll`). Their functions take these
+lengths, which the compiler must know, and return device functions.
 """
 
 from normlab.stages.block import block_moments, block_sum, block_sums
