@@ -27,12 +27,9 @@ from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
 from normlab.sim.language.source import parsing
-from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes, place_of
+from normlab.sim.language.variables import CAST_GLOBALS, NUMPY_MARK, FunctionTypes, Types, VariableTypes
 
 PREFIX = "_simulated_"
-# A constant {INT_MARK, 5} in a syntax tree is np.int64(5) in the code. It is a frozenset, because Python computes
-# `3 * (1, 2)` while it compiles: it would repeat a tuple that stands beside a literal.
-INT_MARK = "normlab.sim: an np.int64"
 # The operators whose result's type depends on both operands: there a Python int would take the other operand's type.
 TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 FOLDED: dict[type[ast.operator], Any] = {
@@ -77,10 +74,9 @@ def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> 
     # By identity: code objects compare equal when their contents do, and two files may hold the same function.
     key = id(code), marks, here
     if key not in _safe_codes:
-        complexes = any(known.complexes for place, known in here if place == place_of(code)[1:])
         with parsing:
             safe, tree = _recompiled(code, marks, here)
-            safe = _with_typed_numbers(safe, complexes)
+            safe = _with_typed_numbers(safe)
             _safe_codes[key] = code, safe  # keeping `code` keeps its id
             if tree is not None:
                 _trees[id(safe)] = safe, tree
@@ -202,7 +198,7 @@ class SafeOperators(ast.NodeTransformer):
         # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
         value = _constant_int(node)
         if value is not None:
-            return ast.copy_location(ast.Constant(cast(Any, frozenset((INT_MARK, value)))), node)
+            return ast.copy_location(ast.Constant(cast(Any, frozenset((NUMPY_MARK, value)))), node)
         if not is_index(node, self._indices):
             return node
         return ast.copy_location(_call(_name("int64s" if _of_several_axes(node) else "int64"), node), node)
@@ -359,23 +355,18 @@ def _literal(node: ast.expr | None, kind: type) -> bool:
     return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
 
 
-def _with_typed_numbers(code: CodeType, complexes: bool) -> CodeType:
-    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too.
-
-    `complexes`: complex constants as np.complex128, too.
-    """
-    return code.replace(co_consts=tuple(typed_constant(constant, complexes) for constant in code.co_consts))
+def _with_typed_numbers(code: CodeType) -> CodeType:
+    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too."""
+    return code.replace(co_consts=tuple(map(typed_constant, code.co_consts)))
 
 
-def typed_constant(constant: Any, complexes: bool = False) -> Any:
+def typed_constant(constant: Any) -> Any:
     """Return a constant of a syntax tree or of its code as kernels compute with it."""
     if isinstance(constant, CodeType):
-        return _with_typed_numbers(constant, complexes)
+        return _with_typed_numbers(constant)
     if type(constant) is tuple:
-        return tuple(typed_constant(part, complexes) for part in constant)
-    if type(constant) is frozenset and INT_MARK in constant:
-        (value,) = constant - {INT_MARK}
-        return adopt_scalar(value)
-    if complexes and type(constant) is complex:
-        return np.complex128(constant)
+        return tuple(map(typed_constant, constant))
+    if type(constant) is frozenset and NUMPY_MARK in constant:
+        (value,) = constant - {NUMPY_MARK}
+        return np.complex128(value) if type(value) is complex else adopt_scalar(value)
     return np.float64(constant) if type(constant) is float else constant

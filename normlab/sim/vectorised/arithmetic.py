@@ -3,7 +3,9 @@
 What `a + b` means depends on the scalar types of both. `rule_of` asks the scalars themselves: it applies the scalar
 operator to a one of each type and looks at the type of the result, which is also the type that NumPy's function must
 compute in. So the rules of language/integers.py and of NumPy stand in one place only. Where no NumPy function is known
-to give the same bits, `lane_by_lane` calls the scalar operator for each lane.
+to give the same bits, `lane_by_lane` calls the scalar operator for each lane. NumPy's functions of whole arrays take
+other instructions than those of single numbers in some builds, so `trusted` compares both on samples before the first
+use.
 """
 
 import operator
@@ -17,6 +19,7 @@ from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
+    COMPLEX,
     HOLDERS,
     SIGNED,
     Mixed,
@@ -28,6 +31,7 @@ from normlab.sim.vectorised.values import (
     take,
 )
 
+SAMPLES = 1024
 EXACT = 1 << 53  # an int up to here is exact in float64, so converting it through float64 rounds only once
 INT64 = 1 << 63
 
@@ -65,7 +69,46 @@ COMPARISONS: dict[Callable, np.ufunc] = {
     operator.ne: np.not_equal,
 }
 UNARY: dict[Callable, np.ufunc] = {operator.neg: np.negative, operator.pos: np.positive, operator.invert: np.invert}
-PLAIN = (np.bool_, np.float16, np.float32, np.float64, int, np.int64)
+PLAIN = (np.bool_, np.float16, np.float32, np.float64, int, np.int64, *COMPLEX)
+
+
+def _product(a: Any, b: Any) -> np.ndarray:
+    """Return the products of complex numbers, each part rounded as for single numbers: NumPy fuses those of arrays."""
+    made = np.empty(np.broadcast(a, b).shape, a.dtype)
+    made.real = a.real * b.real - a.imag * b.imag
+    made.imag = a.real * b.imag + a.imag * b.real
+    return made
+
+
+OF_COMPLEX = {np.add: np.add, np.subtract: np.subtract, np.multiply: _product, np.true_divide: np.true_divide}
+
+
+@cache
+def trusted(function: Callable, kind: type, scalar: Callable | None = None, count: int = 1) -> bool:
+    """Return whether a function gives a whole array the bits that it, or `scalar`, gives single numbers, on samples.
+
+    `count`: of arguments.
+    """
+    random = np.random.default_rng(0)
+
+    def reals() -> np.ndarray:
+        spread = np.exp(random.uniform(-80, 80, SAMPLES)) * random.choice([-1.0, 1.0], SAMPLES)
+        samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
+        return random.permutation(np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]))
+
+    given = [reals().astype(kind) for _ in range(count)]
+    with np.errstate(all="ignore"):
+        for one in given if kind in COMPLEX else ():
+            one.imag = reals()
+        whole = function(*given)
+        single = np.array([(scalar or function)(*row) for row in zip(*given, strict=True)])
+    return whole.dtype == single.dtype and _bits(whole) == _bits(single)
+
+
+def _bits(numbers: np.ndarray) -> bytes:
+    """Return the bytes of numbers, those of every NaN alike."""
+    parts = np.stack([numbers.real, numbers.imag]) if numbers.dtype.kind == "c" else numbers
+    return np.where(np.isnan(parts), parts.dtype.type(np.nan), parts).tobytes()
 
 
 class Rule(NamedTuple):
@@ -73,7 +116,7 @@ class Rule(NamedTuple):
 
     kind: type  # of the result
     dtype: np.dtype  # to compute in
-    function: np.ufunc
+    function: Callable
 
 
 @cache
@@ -92,9 +135,15 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
     if operation in COMPARISONS:
         dtype = _comparable(one, other)
         return Rule(kind, dtype, COMPARISONS[operation]) if dtype is not None else None
-    if kind not in HOLDERS or HOLDERS[kind].kind == "c":
+    if kind not in HOLDERS or operation not in UFUNCS:
         return None
     dtype = HOLDERS[kind]
+    if dtype.kind == "c":
+        function = OF_COMPLEX.get(UFUNCS[operation])
+        # Python's own complex numbers have other rules with other types, and a division by 0 that raises.
+        if function is None or (kind is complex and (one is not other or function is np.true_divide)):
+            return None
+        return Rule(kind, dtype, function) if trusted(function, dtype.type, operation, 2) else None
     if operation in INTEGERS_ONLY and dtype.kind not in "iu":
         return None
     if dtype.kind == "b" and operation in SHIFTS:
@@ -106,6 +155,8 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
 
 def _comparable(one: type, other: type) -> np.dtype | None:
     """Return the dtype in which numbers of two scalar types are compared."""
+    if one is not other and (one in (float, complex) or other in (float, complex)):
+        return None  # Python's take the other's type
     # Narrow integers are compared as int64, whatever they add up to. A Python int takes the other's type.
     dtypes = {HOLDERS[kind] for kind in (one, other)}
     if int in (one, other) and len(dtypes) == 2:
@@ -128,7 +179,7 @@ def binary(operation: Callable, a: Any, b: Any, width: int) -> Any:
     rule = rule_of(operation, kind_of(a), kind_of(b))
     if rule is None:
         return lane_by_lane(operation, (a, b), width)
-    if operation in SHIFTS and not _within(b, 0, 63):
+    if operation in SHIFTS and not _within(b, 0, 8 * rule.dtype.itemsize - 1):
         return lane_by_lane(operation, (a, b), width)
     left, right = in_dtype(a, rule.dtype), in_dtype(b, rule.dtype)
     if left is None or right is None:
@@ -151,11 +202,15 @@ def in_dtype(value: Any, dtype: np.dtype) -> Any:
         data = value.data
         if data.dtype == dtype:
             return data
-        if value.kind is int and dtype.kind == "f" and not _within(value, -EXACT, EXACT):
+        if value.kind is int and dtype.kind in "fc" and not _within(value, -EXACT, EXACT):
             return None
+        if value.kind is int and dtype.kind in "iu" and dtype.itemsize < 8:
+            limits = np.iinfo(dtype)
+            if not _within(value, int(limits.min), int(limits.max)):
+                return None
         return data.astype(dtype)
     if type(value) is int:
-        if dtype.kind == "f":
+        if dtype.kind in "fc":
             return dtype.type(value)
         return dtype.type(value) if -INT64 <= value < INT64 and (value >= 0 or dtype.kind != "u") else None
     # Through an array: a uint64 becomes an int64 of the same bits there, where the scalar's own conversion would raise.
@@ -213,7 +268,7 @@ def _unary_kind(operation: Callable, kind: type) -> type | None:
     """Return the result's type where NumPy's function gives it, as for the types that have NumPy's own operators."""
     if kind not in PLAIN or (kind is np.bool_ and operation is not operator.invert):
         return None
-    return type(operation(kind(1))) if not (operation is operator.invert and HOLDERS[kind].kind == "f") else None
+    return type(operation(kind(1))) if not (operation is operator.invert and HOLDERS[kind].kind in "fc") else None
 
 
 def unary(operation: Callable, value: Any, width: int) -> Any:

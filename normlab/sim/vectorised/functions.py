@@ -1,12 +1,11 @@
 """Call the device's functions for all lanes at once: math, casts, bits, minimum and maximum.
 
-A function without a row here runs lane by lane. NumPy's own functions of whole arrays take other instructions than
-those of single numbers in some builds, so `trusted` compares both on samples before the first use.
+A function without a row here runs lane by lane.
 """
 
+import cmath
 import math
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -17,13 +16,13 @@ from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs
 from normlab.sim.language.half import BF16, FP16
 from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast
 from normlab.sim.language.libdevice import LIBDEVICE
+from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
-from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane
+from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import HOLDERS, SIGNED, Mixed, Vector
+from normlab.sim.vectorised.values import COMPLEX, HOLDERS, SIGNED, Mixed, Vector, kind_of
 
-SAMPLES = 1024
 # Of one argument, NumPy's function under the name of math's or under its own.
 ONE_ARGUMENT = {
     name: getattr(np, {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
@@ -34,18 +33,6 @@ ONE_ARGUMENT = {
         *("isnan", "isinf", "isfinite"),
     )
 }  # fmt: skip
-
-
-@cache
-def trusted(function: np.ufunc, dtype: type) -> bool:
-    """Return whether a NumPy function gives a whole array the bits that it gives single numbers, on samples."""
-    random = np.random.default_rng(0)
-    with np.errstate(all="ignore"):
-        spread = np.exp(random.uniform(-80, 80, SAMPLES)) * random.choice([-1.0, 1.0], SAMPLES)
-        samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
-        samples = np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]).astype(dtype)
-        whole, single = function(samples), np.array([function(one) for one in samples])
-    return whole.dtype == single.dtype and whole.tobytes() == single.tobytes()
 
 
 def _of_one(name: str, function: np.ufunc) -> Callable:
@@ -69,7 +56,7 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
 
 def _to_float(value: Any, width: int) -> Any:
     holder = HOLDERS[value.kind].kind if type(value) is Vector else ""
-    if holder == "f":
+    if holder == "f" and value.kind is not float:
         return value
     return (
         to_scalar_type(np.float64, value, width) if holder in tuple("biu") else lane_by_lane(to_float, (value,), width)
@@ -85,7 +72,36 @@ def _to_int(value: Any, width: int) -> Any:
 def _abs(value: Any, width: int) -> Any:
     if type(value) is Vector and value.kind in (np.float32, np.float64):
         return Vector(value.kind, np.abs(value.data))
+    if type(value) is Vector and value.kind in COMPLEX and trusted(_magnitude, value.kind, abs):
+        data = _magnitude(value.data)
+        return Vector(data.dtype.type, data)
     return lane_by_lane(abs, (value,), width)
+
+
+def _magnitude(numbers: np.ndarray) -> np.ndarray:
+    return np.hypot(numbers.real, numbers.imag)
+
+
+def _complex(*parts: Any) -> Any:
+    """Return `complex(real, imaginary)`."""
+    *parts, width = parts
+    kinds = [part.kind if type(part) is Vector else type(part) for part in parts]
+    if len(parts) != 2 or any(kind not in (np.float32, np.float64) for kind in kinds):
+        return lane_by_lane(complex, tuple(parts), width)
+    data = np.empty(width, np.complex128)
+    data.real, data.imag = (part.data if type(part) is Vector else part for part in parts)
+    return Vector(complex, data)
+
+
+def _ufunc(function: np.ufunc, arguments: tuple, width: int) -> Any:
+    """Return a function of NumPy's own."""
+    kinds = {kind_of(argument) for argument in arguments}
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
+    if not whole or not trusted(function, kind, count=len(arguments)):  # type: ignore[arg-type]
+        return lane_by_lane(function, arguments, width)
+    data = function(*(one.data if type(one) is Vector else one for one in arguments))
+    return Vector(data.dtype.type, data)
 
 
 def _popc(value: Any, width: int) -> Any:
@@ -132,6 +148,7 @@ VECTORISED: dict[int, Callable] = {
     id(to_int): _to_int,
     id(popc): _popc,
     id(abs): _abs,
+    id(complex): _complex,
     id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
     **{
@@ -156,7 +173,8 @@ PURE = {
         *_members(LIBDEVICE),
         *_members(FP16),
         *_members(BF16),
-        *(brev, clz, ffs, fma, popc, abs, math.gcd),
+        *(function for function in vars(cmath).values() if callable(function)),
+        *(brev, clz, ffs, fma, popc, abs, complex, math.gcd, OPERATOR_GLOBALS[PREFIX + "bit_count"]),
         *CAST_GLOBALS.values(),
     )
 }
@@ -177,6 +195,8 @@ def call(function: Any, arguments: tuple, width: int) -> Any:
         return to_integer(function, _single(arguments), width)
     if isinstance(function, type) and issubclass(function, np.generic):
         return to_scalar_type(function, _single(arguments), width)
+    if isinstance(function, np.ufunc):
+        return _ufunc(function, arguments, width)
     if id(function) in PURE:
         return lane_by_lane(function, arguments, width)
     raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
