@@ -27,9 +27,12 @@ from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
 from normlab.sim.language.source import parsing
-from normlab.sim.language.variables import CAST_GLOBALS, NUMPY_MARK, FunctionTypes, Types, VariableTypes
+from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
 PREFIX = "_simulated_"
+# A constant {INT_MARK, 5} in a syntax tree is np.int64(5) in the code. It is a frozenset, because Python computes
+# `3 * (1, 2)` while it compiles: it would repeat a tuple that stands beside a literal.
+INT_MARK = "normlab.sim: an np.int64"
 # The operators whose result's type depends on both operands: there a Python int would take the other operand's type.
 TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 FOLDED: dict[type[ast.operator], Any] = {
@@ -198,7 +201,7 @@ class SafeOperators(ast.NodeTransformer):
         # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
         value = _constant_int(node)
         if value is not None:
-            return ast.copy_location(ast.Constant(cast(Any, frozenset((NUMPY_MARK, value)))), node)
+            return ast.copy_location(ast.Constant(cast(Any, frozenset((INT_MARK, value)))), node)
         if not is_index(node, self._indices):
             return node
         return ast.copy_location(_call(_name("int64s" if _of_several_axes(node) else "int64"), node), node)
@@ -366,7 +369,7 @@ def typed_constant(constant: Any) -> Any:
         return _with_typed_numbers(constant)
     if type(constant) is tuple:
         return tuple(map(typed_constant, constant))
-    if type(constant) is frozenset and NUMPY_MARK in constant:
-        (value,) = constant - {NUMPY_MARK}
-        return np.complex128(value) if type(value) is complex else adopt_scalar(value)
+    if type(constant) is frozenset and INT_MARK in constant:
+        (value,) = constant - {INT_MARK}
+        return adopt_scalar(value)
     return np.float64(constant) if type(constant) is float else constant

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -18,10 +18,6 @@ from normlab.sim.language.integers import INTEGER_CASTS, TYPES
 
 CAST = "_simulated_as_"  # the kernel's globals: _simulated_as_float64 and others
 AS_INTEGER = CAST + "integer"
-# A constant {NUMPY_MARK, 5} in a syntax tree is np.int64(5) in the code, and {NUMPY_MARK, 2j} is np.complex128(2j).
-# It is a frozenset, because Python computes `3 * (1, 2)` while it compiles: it would repeat a tuple that stands beside
-# a literal.
-NUMPY_MARK = "normlab.sim: one of NumPy's numbers"
 
 
 @dataclass(frozen=True)
@@ -120,9 +116,9 @@ class VariableTypes(ast.NodeTransformer):
         return {name: min(kinds) for name, kinds in found.items() if len(kinds) == 1 and min(kinds) in NAMES}
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Mark a complex literal, which the compiler makes a complex128."""
+        """Turn 2j into as_complex128(2j)."""
         if self._function is not None and self._function.complexes and type(node.value) is complex:
-            return ast.copy_location(ast.Constant(cast(Any, frozenset((NUMPY_MARK, node.value)))), node)
+            return ast.copy_location(ast.Call(ast.Name(CAST + "complex128", ast.Load()), [node], []), node)
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -247,10 +247,10 @@ def as_in_field(value: Any, field: Array) -> None:
     alike = {"f": "f", "i": "iuf", "u": "iuf"}
     if held is None or (held != dtype and dtype.kind not in alike.get(held.kind, "")):
         raise NotVectorisedError("NumPy converts a number to a record's field by rules of its own")
-    if kind_of(value) is int and dtype.kind in "iu":
-        low, high = value.bounds() if type(value) is Vector else (value, value)
-        if low < np.iinfo(dtype).min or high > np.iinfo(dtype).max:
-            raise NotVectorisedError("an index is too large for a record's field")
+    if held != dtype and dtype.kind in "iu" and (dtype != np.uint64 or kind_of(value) is int):
+        numbers = value.data if type(value) is Vector else np.array(value)
+        if int(numbers.min()) < np.iinfo(dtype).min or int(numbers.max()) > np.iinfo(dtype).max:
+            raise NotVectorisedError("an integer is too large for a record's field")
 
 
 def converted(value: Any, dtype: np.dtype, width: int) -> Any:

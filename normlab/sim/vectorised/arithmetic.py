@@ -204,7 +204,7 @@ def in_dtype(value: Any, dtype: np.dtype) -> Any:
             return data
         if value.kind is int and dtype.kind in "fc" and not _within(value, -EXACT, EXACT):
             return None
-        if value.kind is int and dtype.kind in "iu" and dtype.itemsize < 8:
+        if value.kind is int and dtype.kind in "iu" and dtype != np.int64:
             limits = np.iinfo(dtype)
             if not _within(value, int(limits.min), int(limits.max)):
                 return None

@@ -35,7 +35,7 @@ from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth
 from normlab.sim.vectorised.frames import Frame, Inner
 from normlab.sim.vectorised.memory import Array, Record, Records, Walk, contiguous_strides, length_of
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import COMPLEX, Mixed, Vector, element, kind_of, merge, rebuilt, take, varies
+from normlab.sim.vectorised.values import COMPLEX, Mixed, Vector, element, merge, rebuilt, take, varies
 
 # --- attributes ------------------------------------------------------------------------------------------------------
 
@@ -77,17 +77,28 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         return accesses.load_item(frame, value, name)
     elif kind is GridGroup and name == "size":
         return frame.lanes.machine.launch.blocks * frame.lanes.machine.launch.threads
-    elif name == "conjugate" and kind_of(value) in (complex, *COMPLEX):
-        return Method(lambda: Vector(value.kind, value.data.conj()) if kind is Vector else value.conjugate())
-    elif kind is Mixed and name in ("real", "imag"):
-        return by_alternatives(lambda part, width: attribute(frame, part, name), (value,), frame.width)
-    elif kind is Vector and value.kind in (complex, *COMPLEX) and name in ("real", "imag"):
-        part = np.ascontiguousarray(getattr(value.data, name))
-        return Vector(float if value.kind is complex else part.dtype.type, part)
+    elif name == "conjugate":
+        return Method(lambda: _part_of_complex(name, value, frame.width))
+    elif name in ("real", "imag") and kind in (Vector, Mixed):
+        return _part_of_complex(name, value, frame.width)
     elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
         raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
     found = getattr(value, name)
     return frame.lanes.machine.launch.array(found, ("outer", name)) if isinstance(found, np.ndarray) else found
+
+
+def _part_of_complex(name: str, value: Any, width: int) -> Any:
+    """Return the real part, the imaginary part or the conjugate of complex numbers."""
+    if type(value) is Mixed:
+        return by_alternatives(lambda part, width: _part_of_complex(name, part, width), (value,), width)
+    if type(value) is not Vector:
+        return value.conjugate() if name == "conjugate" else getattr(value, name)
+    if value.kind not in (complex, *COMPLEX):
+        raise NotVectorisedError(f"of the attribute {name!r} of a {value.kind.__name__}")
+    if name == "conjugate":
+        return Vector(value.kind, value.data.conj())
+    part = np.ascontiguousarray(getattr(value.data, name))
+    return Vector(float if value.kind is complex else part.dtype.type, part)
 
 
 def _array_attribute(array: Array, name: str) -> Any:

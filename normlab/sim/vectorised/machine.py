@@ -89,7 +89,7 @@ class Launched:
         fields = {}
         for name, (dtype, *_) in described.items():
             kind = dtype.base
-            if kind.type in HOLDERS and plain.strides and not any(one % kind.itemsize for one in plain.strides):
+            if kind.type in HOLDERS and plain.strides:
                 made = self.array(plain[name], (key, name))
                 made.store.records, made.kind = memory, kind.type
                 fields[name] = made
@@ -104,10 +104,15 @@ class Launched:
         """Return whether another store has memory in common with this one."""
         return any(
             other.store is not store
-            and np.may_share_memory(other.store.data, store.data)
+            and np.may_share_memory(other.store.original, store.original)
             and (store.records is None or store.records != other.store.records)
             for other in self.arrays.values()
         )
+
+    def finish(self) -> None:
+        """End the launch."""
+        for array in self.arrays.values():
+            array.store.finish()
 
     def restore(self) -> None:
         """Undo every store of the launch."""

@@ -33,8 +33,9 @@ def kind_of_elements(dtype: np.dtype) -> type:
 
 
 class Store:
-    """One piece of memory. `backup`: the host's array and a copy of it, made before the first store.
+    """One piece of memory. `original`: the host's array, of which `data` is a view, or a copy until the launch ends.
 
+    `backup`: a copy of it, made before the first store.
     `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
     `written`: which elements have been written, `whole` for each that has; None if nobody asks (proof.py).
     """
@@ -80,6 +81,11 @@ class Store:
         if self.backup is not None and self.original is not None:
             self.original[...] = self.backup
             self.backup = None
+
+    def finish(self) -> None:
+        """Let the host see what has been stored into a copy of its array."""
+        if self.backup is not None and self.original is not None and not np.may_share_memory(self.original, self.data):
+            self.original[...] = self.data.reshape(self.original.shape)
 
 
 class Array:
@@ -195,8 +201,12 @@ def global_array(array: np.ndarray, key: Any) -> Array:
         return Array(
             Store(plain.reshape(-1), "global", plain, key), plain.dtype, plain.shape, contiguous_strides(plain.shape), 0
         )
-    if any(stride % plain.itemsize for stride in plain.strides) or not plain.size:
-        raise NotVectorisedError("of an array whose elements lie at odd places")
+    if any(stride % plain.itemsize for stride in plain.strides):  # as in records without padding
+        copy = global_array(plain.copy(), key)
+        copy.store.original = plain
+        return copy
+    if not plain.size:
+        raise NotVectorisedError("of an array without elements")
     strides = tuple(stride // plain.itemsize for stride in plain.strides)
     spans = [stride * (extent - 1) for stride, extent in zip(strides, plain.shape, strict=True)]
     # The flat array runs from the lowest to the highest element, whatever the signs of the strides.

@@ -546,7 +546,7 @@ def a_record_too_far_that_nobody_reads(given, other, out):
 @pytest.mark.parametrize(("kernel", "same", "why"), [
     (records_of_each_lane, False, VECTORISED), (another_field_of_a_neighbour, False, VECTORISED),
     (records_of_each_lane, True, VECTORISED), (neighbours_in_one_field, False, "touch the same element"),
-    (a_narrow_field, False, "of the field 'small' of a record"),
+    (a_narrow_field, False, VECTORISED),
     (a_float_in_an_integer_s_field, False, "by rules of its own"), (a_record_too_far, False, "outside|out of bounds"),
     (a_record_too_far_that_nobody_reads, False, "outside|out of bounds"),
 ], ids=lambda one: getattr(one, "__name__", None))  # fmt: skip
