@@ -70,7 +70,7 @@ _trees: dict[int, tuple[CodeType, ast.FunctionDef]] = {}  # by the id of the saf
 def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> CodeType:
     """Return `code` with the device's arithmetic; the same code with the same `marks` and `types` is compiled once.
 
-    `marks`: with an observer's marks (paths.py, marks.py, turns.py); `types`: with the compiler's types (variables.py).
+    `marks`: with an observer's marks (paths.py, steps.py, turns.py); `types`: with the compiler's types (variables.py).
     """
     # A place is (file, function's name, first line). Other files' functions do not matter for this code.
     here = frozenset((place[1:], known) for place, known in (types or {}).items() if place[0] == code.co_filename)
@@ -117,7 +117,7 @@ def _compiled_file(filename: str, source: str, marks: Marks, types: FileTypes) -
     if types:  # before the operators, so that their rules see that a variable with a cast is no index
         tree = VariableTypes(dict(types)).visit(tree)
     tree = SafeOperators().visit(tree)
-    for mark in marks:  # after the operators, so that their rules see subscripts and not the calls made of them
+    for mark in marks:
         tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     # The first line of a function's code is that of its first decorator.

@@ -80,11 +80,12 @@ def _product(a: Any, b: Any) -> np.ndarray:
     return made
 
 
-OF_COMPLEX = {np.add: np.add, np.subtract: np.subtract, np.multiply: _product, np.true_divide: np.true_divide}
+OF_COMPLEX: dict[Any, Callable] = {function: function for function in (np.add, np.subtract, np.true_divide)}
+OF_COMPLEX[np.multiply] = _product
 
 
 @cache
-def trusted(function: Callable, kind: type, scalar: Callable | None = None, count: int = 1) -> bool:
+def trusted(function: Callable, kind: Any, scalar: Callable | None = None, count: int = 1) -> bool:
     """Return whether a function gives a whole array the bits that it, or `scalar`, gives single numbers, on samples.
 
     `count`: of arguments.
@@ -96,7 +97,7 @@ def trusted(function: Callable, kind: type, scalar: Callable | None = None, coun
         samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
         return random.permutation(np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]))
 
-    given = [reals().astype(kind) for _ in range(count)]
+    given: list[np.ndarray] = [reals().astype(kind) for _ in range(count)]
     with np.errstate(all="ignore"):
         for one in given if kind in COMPLEX else ():
             one.imag = reals()
@@ -143,7 +144,7 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         # Python's own complex numbers have other rules with other types, and a division by 0 that raises.
         if function is None or (kind is complex and (one is not other or function is np.true_divide)):
             return None
-        return Rule(kind, dtype, function) if trusted(function, dtype.type, operation, 2) else None
+        return Rule(kind, dtype, function) if trusted(function, dtype.type, operation, 2) else None  # type: ignore[arg-type]
     if operation in INTEGERS_ONLY and dtype.kind not in "iu":
         return None
     if dtype.kind == "b" and operation in SHIFTS:
@@ -231,7 +232,7 @@ def _ends(value: Any) -> tuple[int, int]:
     return value.bounds() if type(value) is Vector else (int(value), int(value))
 
 
-def _bounds_after(function: np.ufunc, a: Any, b: Any, data: np.ndarray) -> tuple[int | None, int | None]:
+def _bounds_after(function: Callable, a: Any, b: Any, data: np.ndarray) -> tuple[int | None, int | None]:
     """Return bounds of the Python ints in `data`; raises NotVectorisedError where they leave 64 bits."""
     if function in (np.add, np.subtract, np.multiply):
         for attempt in range(2):
@@ -254,7 +255,7 @@ def _bounds_after(function: np.ufunc, a: Any, b: Any, data: np.ndarray) -> tuple
     return None, None
 
 
-def _bounds_of(function: np.ufunc, low: int, high: int, other_low: int, other_high: int) -> tuple[int, int]:
+def _bounds_of(function: Callable, low: int, high: int, other_low: int, other_high: int) -> tuple[int, int]:
     if function is np.add:
         return low + other_low, high + other_high
     if function is np.subtract:
@@ -332,10 +333,6 @@ def extreme(builtin: Callable) -> Callable:
     negative_zero = builtin is min
 
     def compute(a: Any, b: Any, width: int) -> Any:
-        if type(a) is Mixed or type(b) is Mixed:
-            return by_alternatives(
-                lambda a, b, n: compute(a, b, n) if Vector in (type(a), type(b)) else scalar(a, b), (a, b), width
-            )
         one, other = kind_of(a), kind_of(b)
         if one is other and one in SIGNED:
             left, right = in_dtype(a, HOLDERS[int]), in_dtype(b, HOLDERS[int])

@@ -6,6 +6,7 @@ A function without a row here runs lane by lane.
 import cmath
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -21,7 +22,7 @@ from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import COMPLEX, HOLDERS, SIGNED, Mixed, Vector, kind_of
+from normlab.sim.vectorised.values import COMPLEX, HOLDERS, SIGNED, Mixed, Vector, kind_of, varies
 
 # Of one argument, NumPy's function under the name of math's or under its own.
 ONE_ARGUMENT = {
@@ -39,8 +40,6 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
     scalar = MATH[name]
 
     def compute(value: Any, width: int) -> Any:
-        if type(value) is Mixed:
-            return by_alternatives(lambda a, n: compute(a, n) if type(a) is Vector else scalar(a), (value,), width)
         kind = value.kind
         if kind is ml_dtypes.bfloat16 or (kind is np.float16 and name not in HALF):
             value, kind = to_scalar_type(np.float32, value, width), np.float32
@@ -82,9 +81,9 @@ def _magnitude(numbers: np.ndarray) -> np.ndarray:
     return np.hypot(numbers.real, numbers.imag)
 
 
-def _complex(*parts: Any) -> Any:
-    """Return `complex(real, imaginary)`."""
-    *parts, width = parts
+def _complex(*given: Any) -> Any:
+    """Return `complex(real, imaginary)` for all lanes, whose number comes last."""
+    *parts, width = given
     kinds = [part.kind if type(part) is Vector else type(part) for part in parts]
     if len(parts) != 2 or any(kind not in (np.float32, np.float64) for kind in kinds):
         return lane_by_lane(complex, tuple(parts), width)
@@ -98,7 +97,7 @@ def _ufunc(function: np.ufunc, arguments: tuple, width: int) -> Any:
     kinds = {kind_of(argument) for argument in arguments}
     (kind,) = kinds if len(kinds) == 1 else (None,)
     whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
-    if not whole or not trusted(function, kind, count=len(arguments)):  # type: ignore[arg-type]
+    if not whole or not trusted(function, kind, count=len(arguments)):
         return lane_by_lane(function, arguments, width)
     data = function(*(one.data if type(one) is Vector else one for one in arguments))
     return Vector(data.dtype.type, data)
@@ -117,25 +116,12 @@ def _popc(value: Any, width: int) -> Any:
 
 def _to_variable_type(name: str) -> Callable:
     """Return what gives all lanes the type that the compiler has told of a variable (language/variables.py)."""
-    kind, holder, scalar = TYPES[name], holder_of(name), CAST_GLOBALS[CAST + name]
-
-    def cast(value: Any, width: int) -> Any:
-        if type(value) is Mixed:
-            return by_alternatives(lambda a, n: cast(a, n) if type(a) is Vector else scalar(a), (value,), width)
-        if value.kind is holder:
-            return value
-        return call(kind, (value,), width)
-
-    return cast
+    kind, holder = TYPES[name], holder_of(name)
+    return lambda value, width: value if value.kind is holder else call(kind, (value,), width)
 
 
 def _index_as_integer(value: Any, width: int) -> Any:
     """Return Python ints as int64, anything else as it is."""
-    if type(value) is Mixed:
-        scalar = CAST_GLOBALS[AS_INTEGER]
-        return by_alternatives(
-            lambda a, n: _index_as_integer(a, n) if type(a) is Vector else scalar(a), (value,), width
-        )
     return to_scalar_type(np.int64, value, width) if value.kind is int else value
 
 
@@ -188,6 +174,8 @@ def _single(arguments: tuple) -> Any:
 
 def call(function: Any, arguments: tuple, width: int) -> Any:
     """Return `function(*arguments)` for all lanes; at least one argument varies."""
+    if any(type(one) is Mixed for one in arguments):
+        return by_alternatives(partial(_of_one_type, function), arguments, width)
     made = VECTORISED.get(id(function))
     if made is not None and (made not in EXTREMES or len(arguments) == 2):
         return made(*arguments, width)
@@ -200,6 +188,12 @@ def call(function: Any, arguments: tuple, width: int) -> Any:
     if id(function) in PURE:
         return lane_by_lane(function, arguments, width)
     raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
+
+
+def _of_one_type(function: Any, *arguments: Any) -> Any:
+    """Return `function` of lanes with one type each, whose number comes last."""
+    *values, width = arguments
+    return call(function, tuple(values), width) if any(map(varies, values)) else function(*values)
 
 
 EXTREMES = (VECTORISED[id(BUILTINS["max"])], VECTORISED[id(BUILTINS["min"])])

@@ -27,6 +27,7 @@ class Function:
         self.rest = tree.args.vararg.arg if tree.args.vararg else None
         self.locals = frozenset((*code.co_varnames, *code.co_cellvars, *captured))
         self.free = code.co_freevars
+        body: list[ast.stmt]
         body = [ast.copy_location(ast.Return(tree.body), tree)] if isinstance(tree, ast.Lambda) else tree.body
         self.run = partial(statements.run, statements.compiled(body))
 
@@ -78,7 +79,7 @@ class Call:
             for one in self._code.co_consts
             if isinstance(one, CodeType) and (one.co_name, one.co_firstlineno) == (name, node.lineno)
         ]
-        if len(codes) != 1 or node.args.defaults or getattr(node, "decorator_list", ()):
+        if len(codes) != 1 or node.args.defaults or getattr(node, "decorator_list", False):
             raise NotVectorisedError(f"of the function {name!r} in a function")
         (code,) = codes
         _functions.setdefault(id(code), (code, Function(node, code, code.co_freevars)))

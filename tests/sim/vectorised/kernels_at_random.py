@@ -19,9 +19,9 @@ from itertools import count
 
 import numpy as np
 from numba import cuda
-from sim.vectorised.traces import VECTORISED, lines_of, traced
+from sim.vectorised.engines import VECTORISED, bits_of, lines_of, outcomes, traced
 
-from normlab.sim import SimulationError, sanitize, simulate
+from normlab.sim import SimulationError, sanitize
 from normlab.sim.vectorised import engine
 
 _numbers = count()
@@ -442,37 +442,18 @@ def arguments(seed, threads):
     return [x, z, x.astype(np.float16), y, np.float32(1.25), n, out, counts, sums, u, out_of_z, g]
 
 
-def run(kernel, configuration, seed, which, check=False):
-    """Return (bytes of all arrays, or the error; what the engine says)."""
-    blocks, (columns, rows), *_ = configuration
-    given = arguments(seed, blocks * columns * rows)
-    said = ""
-    try:
-        said = simulate(kernel, check=check, engine=which, explain=True)[configuration](*given)
-    except Exception as error:
-        return (type(error), str(error), tuple(getattr(error, "__notes__", ()))), "error"
-    return tuple(bits_of(part) for part in given if isinstance(part, np.ndarray)), said
-
-
-def bits_of(array):
-    """Return an array's bytes; of a NaN, no operation tells the sign or the payload, and NumPy does not keep them."""
-    if array.dtype.names:
-        return b"".join(bits_of(array[name]) for name in array.dtype.names)
-    parts = np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
-    return (np.where(np.isnan(parts), parts.dtype.type(np.nan), parts) if parts.dtype.kind == "f" else parts).tobytes()
-
-
 def differ(seed, check=False, traces=False):
     """Return what both engines make of a seed's kernel if they differ, else None; and what the first says.
 
     `check`: with the compiler's types of variables; `traces`: compare traces, too.
     """
     kernel, configuration, source = made(seed)
-    one, said = run(kernel, configuration, seed, "auto", check)
-    other, _ = run(kernel, configuration, seed, "scheduler", check)
+    blocks, (columns, rows), *_ = configuration
+    given = arguments(seed, blocks * columns * rows)
+    (said, one), (other_said, other) = outcomes(kernel, configuration, *given, check=check)
+    if not isinstance(said, str):
+        one, other, said = said, other_said, "error"
     if one == other and traces and said == VECTORISED and not Writer(seed).records:
-        blocks, (columns, rows), *_ = configuration
-        given = arguments(seed, blocks * columns * rows)
         one, other = (traced(kernel, configuration, given, which, lines_of(kernel)) for which in ENGINES)
         one, other = one[0], other[0]  # the memory holds NaNs, whose bits differ
     return None if one == other else (source, configuration, one, other), said

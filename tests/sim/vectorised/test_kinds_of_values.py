@@ -5,21 +5,13 @@ import cmath
 import numpy as np
 import pytest
 from numba import complex64, complex128, cuda, float32, from_dtype, int32
-from sim.vectorised.kernels_at_random import bits_of
-from sim.vectorised.traces import VECTORISED, compared
+from sim.vectorised.engines import VECTORISED, agree, compared
 
-from normlab.sim import sanitize, simulate
-from normlab.sim.vectorised import engine
+from normlab.sim import sanitize
 
 POINT = np.dtype([("x", np.float32), ("n", np.int32), ("y", np.float64), ("v", np.float32, 3), ("z", np.complex64)])
 Point = from_dtype(POINT)
 TABLE = np.array([(1.5, 3, 2.5, (1, 2, 3), 1j)] * 4, POINT)
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Let errors of the engine itself come out."""
-    monkeypatch.setattr(engine, "STRICT", True)
 
 
 @cuda.jit
@@ -187,13 +179,7 @@ NOT_FOR_A_GPU = slices, functions_of_numpy  # Numba does not compile all that th
     [(one, check) for one in KERNELS for check in (False, True) if not (check and one in NOT_FOR_A_GPU)],
 )
 def test_both_engines_make_the_same_of_it(kernel, check):
-    found = []
-    for which in ("vectorised", "scheduler"):
-        given = arguments()
-        simulate(kernel, check=check, engine=which)[2, 32, 0, 512](*given)
-        found.append([*map(bits_of, given)])
-    assert found[0] == found[1]
-    assert found[0] != [*map(bits_of, arguments())]
+    assert agree(kernel, (2, 32, 0, 512), *arguments(), check=check) == VECTORISED
 
 
 @pytest.mark.parametrize("kernel", [escapes, complex_arithmetic, elses_of_loops, walks, inner_functions])
@@ -240,9 +226,6 @@ def test_sanitize_finds_mistakes_with_records(kernel):
 
 @pytest.mark.parametrize("kernel", [a_complex_number_too_far, a_tuple_s_end])
 def test_an_error_is_the_scheduler_s(kernel):
-    told = []
-    for which in ("auto", "scheduler"):
-        with pytest.raises(IndexError) as error:
-            simulate(kernel, engine=which)[1, 32](np.zeros(32))
-        told.append((str(error.value), error.value.__notes__))
-    assert told[0] == told[1]
+    error, _, notes = agree(kernel, (1, 32), np.zeros(32))
+    assert error is IndexError
+    assert "thread (" in notes[-1]
