@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.integers import INTEGER_CASTS
-from normlab.sim.vectorised.arithmetic import truth
+from normlab.sim.vectorised.arithmetic import alternatives, truth
 from normlab.sim.vectorised.casts import float_to_integer
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array, Record, Records, loaded
@@ -119,17 +119,9 @@ def tell(frame: Frame, array: Array, place: Any, operation: str, width: int = 1)
 
 def apart(frame: Frame, function: Any, *arguments: Any) -> Any:
     """Call `function(frame, *arguments)` for the lanes of each combination of types by themselves."""
-    labels = np.zeros(frame.width, np.int64)
-    for argument in arguments:
-        if type(argument) is Mixed:
-            if (argument.choice < 0).any():
-                raise NotVectorisedError("a variable is read in lanes that have not assigned it")
-            labels = labels * len(argument.values) + argument.choice
     pieces, launch = [], frame.lanes.machine.launch
     told = launch.told
-    for label in np.unique(labels):
-        places = np.flatnonzero(labels == label)
-        given = [take(argument, places) for argument in arguments]
+    for places, given in alternatives(arguments, frame.width):
         launch.told = told  # one statement of all lanes: to an observer the pieces are one access
         pieces.append((places, function(frame.child(places), *given)))
     return merge(frame.width, pieces, None)

@@ -9,7 +9,7 @@ use.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -313,17 +313,21 @@ def lane_by_lane(function: Callable, arguments: tuple, width: int) -> Any:
 
 def by_alternatives(function: Callable, arguments: tuple, width: int) -> Any:
     """Return what `function(*arguments, width)` gives for the lanes of each combination of types."""
+    pieces = [(places, function(*given, len(places))) for places, given in alternatives(arguments, width)]
+    return merge(width, pieces, None)
+
+
+def alternatives(arguments: tuple, width: int) -> Iterator[tuple[np.ndarray, list]]:
+    """Yield the places of the lanes of each combination of types, and the arguments that they have."""
     labels = np.zeros(width, np.int64)
     for argument in arguments:
         if type(argument) is Mixed:
             if (argument.choice < 0).any():
                 raise NotVectorisedError("a variable is read in lanes that have not assigned it")
             labels = labels * len(argument.values) + argument.choice
-    pieces = []
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
-        pieces.append((places, function(*(take(argument, places) for argument in arguments), len(places))))
-    return merge(width, pieces, None)
+        yield places, [take(argument, places) for argument in arguments]
 
 
 def extreme(builtin: Callable) -> Callable:

@@ -5,14 +5,11 @@ import inspect
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from sim.planted.collection import floats
 
 from normlab.sim import sanitize
 
 FULL = 0xFFFFFFFF
-
-
-def floats(size):
-    return np.arange(1, size + 1, dtype=np.float32)
 
 
 def ints(size=1):
