@@ -117,7 +117,7 @@ def _array_attribute(array: Array, name: str) -> Any:
 
 def _reshaped(array: Array, shape: tuple) -> Array:
     extents = shape_of(shape[0] if len(shape) == 1 else shape)
-    if not array.contiguous or prod(extents) != array.size or min(extents) < 0:
+    if not array.contiguous or prod(extents) != array.size:
         raise NotVectorisedError("of a reshaped array")
     return array.viewed(extents, contiguous_strides(extents, array.lane_stride), array.offset)
 

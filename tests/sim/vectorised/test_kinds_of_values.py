@@ -43,13 +43,10 @@ def complex_arithmetic(x, y, z, points):
 @cuda.jit
 def complex_in_dynamic_memory(x, y, z, points):
     i, t = cuda.grid(1), cuda.threadIdx.x
-    halves, wholes = cuda.shared.array(0, float32), cuda.shared.array(0, complex128)
-    wholes[t] = z[i]
+    given = cuda.shared.array(0, complex128)
+    given[t] = z[i]
     cuda.syncthreads()
-    z[i] = wholes[31 - t]
-    cuda.syncthreads()
-    halves[t] = x[i]
-    y[i] = halves[t]
+    z[i] = given[31 - t]
 
 
 @cuda.jit(device=True)
@@ -96,6 +93,8 @@ def elses_of_loops(x, y, z, points):
         if k == i:
             return
     else:
+        for m in range(2):
+            y[i] += x[m]
         y[i] += 3
         if i == 2:
             return
