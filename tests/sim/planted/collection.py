@@ -51,19 +51,8 @@ class Planted:
 
     @cached_property
     def fixed(self) -> Any:
-        """The kernel without the mistake, under `cuda.jit`."""
-        lines = []
-        for line in inspect.getsourcelines(self.kernel.py_func)[0]:
-            change = FIX.search(line)
-            if change is None:
-                lines.append(re.sub(r"\s*# BUG .*", "", line))
-            elif change[1] != "drops":
-                lines.append(line[: len(line) - len(line.lstrip())] + change[2] + "\n")
-        text = "".join(lines).replace(f"def {self.name}(", f"def {self.name}_fixed(")
-        file, made = f"<{self.name}_fixed>", {}
-        linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-        exec(compile(text, file, "exec", dont_inherit=True), self.kernel.py_func.__globals__, made)
-        return made[f"{self.name}_fixed"]
+        """The kernel without the mistake."""
+        return mended(self.kernel)
 
     @property
     def configuration(self) -> tuple:
@@ -81,6 +70,23 @@ class Planted:
     def lines(self) -> tuple[int, ...]:
         """The numbers of the marked lines."""
         return tuple(self.marks)
+
+
+def mended(kernel: Any) -> Any:
+    """The kernel that the comments in a kernel's source ask for, under `cuda.jit`."""
+    lines = []
+    for line in inspect.getsourcelines(kernel.py_func)[0]:
+        change = FIX.search(line)
+        if change is None:
+            lines.append(re.sub(r"\s*# BUG .*", "", line))
+        elif change[1] != "drops":
+            lines.append(line[: len(line) - len(line.lstrip())] + change[2] + "\n")
+    name, made = kernel.py_func.__name__, {}
+    text = "".join(lines).replace(f"def {name}(", f"def {name}_fixed(")
+    file = f"<{name}_fixed>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec", dont_inherit=True), kernel.py_func.__globals__, made)
+    return made[f"{name}_fixed"]
 
 
 def floats(*shape: int) -> np.ndarray:
