@@ -203,7 +203,7 @@ def global_array(array: np.ndarray, key: Any) -> Array:
         )
     if any(stride % plain.itemsize for stride in plain.strides):  # as in records without padding
         copy = global_array(plain.copy(), key)
-        copy.store.original = plain
+        copy.store.original, copy.alignment = plain, 1  # no vector access: its address is another
         return copy
     if not plain.size:
         raise NotVectorisedError("of an array without elements")

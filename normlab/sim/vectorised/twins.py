@@ -66,7 +66,7 @@ def place_in_vector(frame: Frame, array: Any, index: Any, width: int) -> Any:
 
     It is no access: threads without an element of their own ask for places outside the array.
     """
-    if type(array) is not Array or array.store.space != "global":
+    if type(array) is not Array or array.store.space != "global" or array.alignment is not None:
         raise NotVectorisedError("of the address of something other than global memory")
     place = array.store.data.__array_interface__["data"][0] // array.dtype.itemsize + array.offset
     parts = index if type(index) is tuple else (index,)
