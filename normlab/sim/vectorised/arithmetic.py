@@ -156,7 +156,7 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
 
 def _comparable(one: type, other: type) -> np.dtype | None:
     """Return the dtype in which numbers of two scalar types are compared."""
-    if one is not other and (one in (float, complex) or other in (float, complex)):
+    if one is not other and {float, complex} & {one, other} and not {one, other} <= {float, np.float64, *SIGNED}:
         return None  # Python's take the other's type
     # Narrow integers are compared as int64, whatever they add up to. A Python int takes the other's type.
     dtypes = {HOLDERS[kind] for kind in (one, other)}

@@ -74,7 +74,15 @@ def _abs(value: Any, width: int) -> Any:
     if type(value) is Vector and value.kind in COMPLEX and trusted(_magnitude, value.kind, abs):
         data = _magnitude(value.data)
         return Vector(data.dtype.type, data)
+    if type(value) is Vector and value.kind is complex and trusted(_magnitude, np.complex128, _of_python):
+        data = _magnitude(value.data)
+        if np.isfinite(data).all():  # Python raises where it is too large
+            return Vector(float, data)
     return lane_by_lane(abs, (value,), width)
+
+
+def _of_python(number: Any) -> Any:
+    return abs(complex(number))
 
 
 def _magnitude(numbers: np.ndarray) -> np.ndarray:
