@@ -6,9 +6,8 @@ kernel's memory requests (tracing/), and `sanitize` finds its bugs (sanitizing/)
 Five rooms, each of which imports only those before it; the last three do not import each other:
 
 - language/: what Python source means on the device. `rewrite` makes a kernel's function run here, `operators` compiles
-  it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` and
-  `marks` let a function report its calls, loops and accesses. `variables` and `overloads` bring in what a compiler
-  knows.
+  it anew, `integers`, `arithmetic`, `functions`, `libdevice` and `arrays` are what it computes with. `paths` lets a
+  function report its calls and loops. `variables` and `overloads` bring in what a compiler knows.
 - machine/: the imagined GPU. `launch` checks configuration and arguments; `scheduler` runs `threads` in a `warp`, a
   `block`, in `clusters`; `api`, `shuffles`, `atomics` and `memory` are what the kernel calls. `vector`, `asynchronous`,
   `teams`, `clusters` and `grid` have the twins of an engine's intrinsics: wide loads and stores, `cp.async`, barriers

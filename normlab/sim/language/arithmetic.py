@@ -26,27 +26,24 @@ def divide(a: Any, b: Any) -> Any:
     return _typed(a) / _typed(b)
 
 
-def floor_divide(a: Any, b: Any) -> Any:
-    """Return `a // b`; an integer divided by 0 gives 0, a float inf or nan."""
-    if isinstance(a, FLOATS) or isinstance(b, FLOATS):
-        return _float_divmod(a, b)[0]
-    try:
-        return a // b
-    except ZeroDivisionError:
-        return 0
-
-
-def modulo(a: Any, b: Any) -> Any:
-    """Return `a % b`; an integer modulo 0 gives 0, a float nan."""
-    if isinstance(a, FLOATS) or isinstance(b, FLOATS):
-        return _float_divmod(a, b)[1]
-    try:
-        return a % b
-    except ZeroDivisionError:
-        return 0
-
-
 FLOATS = (float, np.floating)
+
+
+def _integer_or_float(operation: Callable[[Any, Any], Any], part: int) -> Callable[[Any, Any], Any]:
+    """Return `//` or `%`, a part of divmod; an integer divided by 0 gives 0, a float inf or nan."""
+
+    def compute(a: Any, b: Any) -> Any:
+        if isinstance(a, FLOATS) or isinstance(b, FLOATS):
+            return _float_divmod(a, b)[part]
+        try:
+            return operation(a, b)
+        except ZeroDivisionError:
+            return 0
+
+    return compute
+
+
+floor_divide, modulo = _integer_or_float(operator.floordiv, 0), _integer_or_float(operator.mod, 1)
 
 
 def _met(value: Any, other: Any) -> Any:

@@ -51,6 +51,14 @@ class NarrowArray(WrappingArray):
         return value if holder is None else holder(value)
 
 
+class RecordArray(np.recarray):
+    """An array of records, which has their fields by name: states[i].s0."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Store a record, which may be one of an array that an observer watches (machine/observed.py)."""
+        super().__setitem__(key, value.__array__() if hasattr(value, "__array__") else value)
+
+
 def as_kernel_array(array: np.ndarray) -> np.ndarray:
     """Return a view of `array` with the loads and stores of a device."""
     if array.dtype in WITH_LOADS_OF_THEIR_OWN:
@@ -58,7 +66,7 @@ def as_kernel_array(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu":
         return array.view(WrappingArray)
     if array.dtype.names:
-        return array.view(np.recarray)  # for fields by name: states[i].s0
+        return array.view(RecordArray)
     return array.view()  # a new object, because addresses are kept per object (observed.py)
 
 

@@ -27,7 +27,7 @@ from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
 from normlab.sim.language.source import parsing
-from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes, place_of
+from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
 PREFIX = "_simulated_"
 # A constant {INT_MARK, 5} in a syntax tree is np.int64(5) in the code. It is a frozenset, because Python computes
@@ -70,17 +70,16 @@ _trees: dict[int, tuple[CodeType, ast.FunctionDef]] = {}  # by the id of the saf
 def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> CodeType:
     """Return `code` with the device's arithmetic; the same code with the same `marks` and `types` is compiled once.
 
-    `marks`: with an observer's marks (paths.py, marks.py, turns.py); `types`: with the compiler's types (variables.py).
+    `marks`: with an observer's marks (paths.py, steps.py, turns.py); `types`: with the compiler's types (variables.py).
     """
     # A place is (file, function's name, first line). Other files' functions do not matter for this code.
     here = frozenset((place[1:], known) for place, known in (types or {}).items() if place[0] == code.co_filename)
     # By identity: code objects compare equal when their contents do, and two files may hold the same function.
     key = id(code), marks, here
     if key not in _safe_codes:
-        complexes = any(known.complexes for place, known in here if place == place_of(code)[1:])
         with parsing:
             safe, tree = _recompiled(code, marks, here)
-            safe = _with_typed_numbers(safe, complexes)
+            safe = _with_typed_numbers(safe)
             _safe_codes[key] = code, safe  # keeping `code` keeps its id
             if tree is not None:
                 _trees[id(safe)] = safe, tree
@@ -118,7 +117,7 @@ def _compiled_file(filename: str, source: str, marks: Marks, types: FileTypes) -
     if types:  # before the operators, so that their rules see that a variable with a cast is no index
         tree = VariableTypes(dict(types)).visit(tree)
     tree = SafeOperators().visit(tree)
-    for mark in marks:  # after the operators, so that their rules see subscripts and not the calls made of them
+    for mark in marks:
         tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
     # The first line of a function's code is that of its first decorator.
@@ -359,23 +358,18 @@ def _literal(node: ast.expr | None, kind: type) -> bool:
     return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
 
 
-def _with_typed_numbers(code: CodeType, complexes: bool) -> CodeType:
-    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too.
-
-    `complexes`: complex constants as np.complex128, too.
-    """
-    return code.replace(co_consts=tuple(typed_constant(constant, complexes) for constant in code.co_consts))
+def _with_typed_numbers(code: CodeType) -> CodeType:
+    """Return `code` with float constants as np.float64 and marked ints as np.int64, in the functions inside it too."""
+    return code.replace(co_consts=tuple(map(typed_constant, code.co_consts)))
 
 
-def typed_constant(constant: Any, complexes: bool = False) -> Any:
+def typed_constant(constant: Any) -> Any:
     """Return a constant of a syntax tree or of its code as kernels compute with it."""
     if isinstance(constant, CodeType):
-        return _with_typed_numbers(constant, complexes)
+        return _with_typed_numbers(constant)
     if type(constant) is tuple:
-        return tuple(typed_constant(part, complexes) for part in constant)
+        return tuple(map(typed_constant, constant))
     if type(constant) is frozenset and INT_MARK in constant:
         (value,) = constant - {INT_MARK}
         return adopt_scalar(value)
-    if complexes and type(constant) is complex:
-        return np.complex128(constant)
     return np.float64(constant) if type(constant) is float else constant

@@ -139,8 +139,10 @@ class PathMarks(ast.NodeTransformer):
         depth, loop = self._depth, self._loops
         self._depth, self._loops = depth + 1, loop + 1
         self._deepest = max(self._deepest, self._depth)
+        otherwise, node.orelse = ast.Module(node.orelse, []), []
         self.generic_visit(node)
         self._depth = depth
+        node.orelse = self.generic_visit(otherwise).body  # type: ignore[attr-defined]
         node.body.insert(0, _report("turn", depth, loop))
         if node.orelse:  # where all lanes meet that have not left by a break
             node.orelse.insert(0, _report("loop", depth))

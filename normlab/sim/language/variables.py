@@ -115,6 +115,12 @@ class VariableTypes(ast.NodeTransformer):
                     found.setdefault(name, set()).add(kind)
         return {name: min(kinds) for name, kinds in found.items() if len(kinds) == 1 and min(kinds) in NAMES}
 
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """Turn 2j into as_complex128(2j)."""
+        if self._function is not None and self._function.complexes and type(node.value) is complex:
+            return ast.copy_location(ast.Call(ast.Name(CAST + "complex128", ast.Load()), [node], []), node)
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.AST:
         """Turn s into as_float64(s)."""
         if isinstance(node.ctx, ast.Load) and node.id in self._reads:

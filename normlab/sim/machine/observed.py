@@ -122,6 +122,12 @@ class ObservedRecord:
 
     __getitem__, __setitem__ = __getattr__, __setattr__
 
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """Return the record, every field of it loaded: NumPy asks when it is stored into an array without observer."""
+        for name in self._array.raw.dtype.names or ():
+            self[name]
+        return np.asarray(self._array.raw[self._key])
+
 
 def plain_array(array: Any) -> np.ndarray:
     """Return the NumPy array of a kernel's array, observed or not."""

@@ -72,7 +72,7 @@ class Accesses:
         address = address_of(array, key)
         if address is None or isinstance(array, InputArray):
             return array[key]
-        self._elements.note_poll(array, address, self._watch.access(sys._getframe(1)))
+        self._elements.note_read(array, address, self._watch.access(sys._getframe(1)), polled=True)
         return array.raw[key]
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:

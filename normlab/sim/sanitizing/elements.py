@@ -31,8 +31,8 @@ class Elements:
         self._notes, self._races = notes, races
         self._repeated = 0  # reads that were like the last one at their address
 
-    def note_read(self, array: ObservedArray, address: int, access: Access) -> None:
-        """Record a read of the element at `address`."""
+    def note_read(self, array: ObservedArray, address: int, access: Access, polled: bool = False) -> None:
+        """Record a read of the element at `address`; `polled`: by `ldcv`, which learns what was left there."""
         region: Region = array.buffer.state
         if region.left:  # before the comparison: a write that was signalled here is no race
             access = self._acquired(region, address, access)
@@ -40,25 +40,12 @@ class Elements:
             if region.garbage is not None and region.garbage[unit - region.start] == GARBAGE:
                 self._notes.garbage("read", array.buffer, unit, access)
             if region.shared:
-                seen = region.reads.get(unit)
-                earlier = region.read(unit, access)
+                seen = None if polled else region.reads.get(unit)
+                earlier = region.poll(unit, access) if polled else region.read(unit, access)
                 if earlier is not None:
                     self._races.note("read", array.buffer, unit, access, earlier)
                 if seen is access or (type(seen) is list and seen[-1] is access):
                     self.again()
-
-    def note_poll(self, array: ObservedArray, address: int, access: Access) -> None:
-        """Record a read by `ldcv` of the element at `address`; the thread learns what was left there."""
-        region: Region = array.buffer.state
-        if region.left:
-            access = self._acquired(region, address, access)
-        for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
-            if region.garbage is not None and region.garbage[unit - region.start] == GARBAGE:
-                self._notes.garbage("read", array.buffer, unit, access)
-            if region.shared:
-                earlier = region.poll(unit, access)
-                if earlier is not None:
-                    self._races.note("read", array.buffer, unit, access, earlier)
 
     def again(self) -> None:
         """Count a read that equals the last one; after many of them let other threads run."""

@@ -128,9 +128,10 @@ class LaneRecorder:
             key = (*key, id(call.at))
         if key not in self._sites:
             buffer = seen.buffer
-            size = width * array.dtype.itemsize
+            parts = 2 if array.dtype.kind == "c" else 1  # the compiler loads a complex number as two floats
+            size = width * array.dtype.itemsize // parts
             line = line_of(frame.call)
-            made = Site(line, operation, size, buffer.state, buffer.address, buffer.allocation, 1)
+            made = Site(line, operation, size, buffer.state, buffer.address, buffer.allocation, parts)
             self._sites[key] = made, seen, array.dtype.itemsize
         ids = frame.lanes.ids
         self._accesses.setdefault(key, []).append(
@@ -144,10 +145,13 @@ class LaneRecorder:
         # The scheduler numbers sites as it comes to them.
         for key in sorted(logs.keys() - self._numbers.keys(), key=lambda key: logs[key].earliest):
             self._numbers[key] = len(self._recorder.tally.sites)
-            self._recorder.tally.sites.append(self._sites[key][0])
+            self._recorder.tally.sites += [self._sites[key][0]] * self._sites[key][0].parts
         for key in sorted(logs, key=self._numbers.__getitem__):
-            table, groups = logs[key].numbered(self._numbers[key])
-            self._recorder.tally.add(table, groups)
+            site = self._sites[key][0]
+            for part in range(site.parts):
+                table, groups = logs[key].numbered(self._numbers[key] + part)
+                table[:, 3] += part * site.size
+                self._recorder.tally.add(table, groups)
         self._follow(logs)
         self._accesses.clear()
         self._slots.clear()

@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.marks import LOAD, STORE, AccessMarks
-from normlab.sim.language.paths import KERNEL_MARK, PATHS, PathMarks, Paths, calls_of
+from normlab.sim.language.paths import PATHS, PathMarks, Paths, calls_of
 from normlab.sim.language.source import Line, line_of
 from normlab.sim.machine.observe import Copy, Observer, kernel_frame
-from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, elements, offset_of
+from normlab.sim.machine.observed import Buffer, ObservedArray, offset_of
 from normlab.sim.machine.shuffles import SOURCES, VOTES
 from normlab.sim.machine.vector import Part, instructions
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.heat import Heat
 from normlab.sim.tracing.lanes import LaneRecorder
 from normlab.sim.tracing.log import Log
-from normlab.sim.tracing.sites import NOT_LOADED, RANK_SPACING, Site, Sites, TracedArray
+from normlab.sim.tracing.sites import RANK_SPACING, Site, Sites, TracedArray
 from normlab.sim.tracing.tally import Tally, Warps
 
 LONG = 1 << 18  # accesses in the log: 8 MB
@@ -36,7 +35,7 @@ class Recorder(Observer):
     """Counts the requests, synchronisations and flows of one launch."""
 
     array_class: type[ObservedArray] = TracedArray
-    source_marks: tuple[type[NodeTransformer], ...] = PathMarks, AccessMarks
+    source_marks: tuple[type[NodeTransformer], ...] = (PathMarks,)
     paths: Paths  # from `attach` on
 
     def __init__(self, keep: Collection[int]):
@@ -46,13 +45,14 @@ class Recorder(Observer):
         self._log = Log()
         self._long = LONG
         self._ended: list[bool] = []  # by number of the warp
+        self.note: Any = None  # logs an access, if the scheduler runs the launch
 
     def attach(self, cuda: Any) -> None:
         """Number the paths of the launch of `cuda`."""
         super().attach(cuda)
         self.paths = Paths(cuda)
         self._begin(self.paths.warps)
-        self._record = self._recording()
+        self.note = self._recording()
 
     def _begin(self, warps: Warps) -> None:
         """Start all counters at 0."""
@@ -73,40 +73,8 @@ class Recorder(Observer):
         return made
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
-        """Return the functions that the kernel's code calls at turns of loops, and for its loads and stores."""
-        if not in_kernel:  # a function's sites depend on its callers: `note` reads them off the frames
-            return {PATHS: self.paths, LOAD: _load, STORE: _store}
-
-        record = self._record
-
-        def load(array: Any, key: Any, place: int) -> Any:
-            # A local array and a tuple are not traced, and a record logs its fields itself.
-            if array.__class__ is not TracedArray:
-                return array[key]
-            value = array.raw[key]
-            if isinstance(value, NOT_LOADED):
-                return self.value_of(array, key, value)
-            sites = array.loads
-            # The mark's number is known when the kernel is compiled, so the usual access costs one look-up for its
-            # place.
-            number = sites.get(place)
-            if number is None:
-                number = sites[place] = self._site_number(sites, sys._getframe(1), array)
-            record(array, key, sites, number)
-            return value
-
-        def store(value: Any, array: Any, key: Any, place: int) -> None:
-            if array.__class__ is not TracedArray or isinstance(value, ObservedRecord):
-                array[key] = value
-                return
-            array.raw[key] = elements(value) if isinstance(value, ObservedArray) else value
-            sites = array.stores
-            number = sites.get(place)
-            if number is None:
-                number = sites[place] = self._site_number(sites, sys._getframe(1), array)
-            record(array, key, sites, number)
-
-        return {PATHS: self.paths, LOAD: load, STORE: store}
+        """Return the object that the kernel's code tells of turns of loops."""
+        return {PATHS: self.paths}
 
     # --- accesses ----------------------------------------------------------------------------------------------------
 
@@ -170,12 +138,20 @@ class Recorder(Observer):
             self._sites_of[key] = Sites(operation, size, array.buffer.space == "shared")
         return self._sites_of[key]
 
-    def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
+    def _recording(self) -> Callable[..., int]:
         """Return the function that logs every access: a closure, because Python reaches its variables fastest."""
         cuda, flows, all_sites, append = self.cuda, self.flows, self._sites, self._log.append
 
-        def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
-            """Log the running thread's access to `array[key]`."""
+        def record(array: ObservedArray, key: Any, sites: Sites, number: int | None = None) -> int:
+            """Log the running thread's access to `array[key]`; return its site, which the frames show if need be."""
+            if number is None:
+                frame = sys._getframe(2)  # the kernel's, for an access that the array's method tells
+                site: Any = frame.f_lasti
+                if frame.f_code is not self.kernel_code:
+                    frame, site = self._site_further_out(frame)
+                number = sites.get(site)
+                if number is None:
+                    number = sites[site] = self._site_number(sites, frame, array)
             try:
                 if key.__class__ is tuple:
                     row, column = key
@@ -193,7 +169,7 @@ class Recorder(Observer):
                 offset = offset_of(array, key)
                 if offset is None:
                     self._record_slice(array, key, sites.operation, number)
-                    return
+                    return number
                 address = array.address + offset
             thread = cuda.current
             trail = thread.seen
@@ -202,30 +178,22 @@ class Recorder(Observer):
             # which the slot is the thread's number.
             if sites.shared and thread.block is flows.block:
                 flows.access(trail.slot, array.buffer.name, address, sites.operation, all_sites[number].line)
+            return number
 
         return record
 
-    def note(self, array: ObservedArray, key: Any, sites: Sites) -> None:
-        """Log the running thread's access to `array[key]`, at the site that the frames show."""
-        # Frame 0 is this method, frame 1 its caller in the simulator: the kernel's frame lies further out.
-        depth = 2
-        while KERNEL_MARK not in (frame := sys._getframe(depth)).f_globals:
-            depth += 1
-        site: int | tuple[int, ...] = frame.f_lasti
-        # A device function may be called at several places of the kernel: each call is a site, as after inlining.
-        if frame.f_code is not self.kernel_code:
-            site = self._site_in_function(frame)
-        number = sites.get(site)
-        if number is None:
-            number = sites[site] = self._site_number(sites, frame, array)
-        self._record(array, key, sites, number)
+    def _site_further_out(self, frame: Any) -> tuple[Any, Any]:
+        """Return the frame of the kernel or of a device function of its, and a key of the site there.
 
-    def _site_in_function(self, frame: Any) -> tuple[int, ...]:
-        """Return a key of a site in a device function: its instruction, and the calls that led there."""
+        A device function may be called at several places: each call is a site, as after inlining.
+        """
+        frame = found = kernel_frame(frame)
+        if frame.f_code is self.kernel_code:
+            return frame, frame.f_lasti
         site: tuple[int, ...] = id(frame.f_code), frame.f_lasti
         while (frame := frame.f_back).f_code is not self.kernel_code:
             site = (*site, frame.f_lasti)
-        return (*site, frame.f_lasti)
+        return found, (*site, frame.f_lasti)
 
     def _site_number(self, sites: Sites, frame: Any, array: ObservedArray) -> int:
         """Return the number of the site where `frame` stands; one source position may be several instructions."""
@@ -247,7 +215,7 @@ class Recorder(Observer):
         view = array.viewed(np.asarray(array.raw)[key])
         sites = self.sites(view, operation, view.itemsize)
         for index in np.ndindex(view.shape):
-            self._record(view, index, sites, number)
+            self.note(view, index, sites, number)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -335,14 +303,6 @@ class Recorder(Observer):
             self._lanes.count()
         else:
             self.tally.add(self._log.take())
-
-
-def _load(array: Any, key: Any, place: int) -> Any:
-    return array[key]
-
-
-def _store(value: Any, array: Any, key: Any, place: int) -> None:
-    array[key] = value
 
 
 def _numbers(threads: list[Any]) -> list[int]:

@@ -27,8 +27,7 @@ class Site(NamedTuple):
 class Sites(dict[int | tuple[int, ...], int]):
     """The numbers of the sites of one operation on an array.
 
-    The keys are quick to make: a mark of the kernel's source (below 0, marks.py), the instruction in the kernel, or
-    (code, instruction, *calls outwards) in a function.
+    The keys are quick to make: the instruction in the kernel, or (code, instruction, *calls outwards) in a function.
     """
 
     def __init__(self, operation: str, size: int, shared: bool):

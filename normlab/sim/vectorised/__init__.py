@@ -20,8 +20,8 @@ How to read the files:
 
 What it promises: a launch that it runs to the end leaves the memory that the scheduler would leave, bit for bit, except
 for the sign and payload of a NaN. Everything else is undone and left to the scheduler: errors, races, lanes that wait
-at different places, an order of atomics that decides, and whatever has no rule here (complex numbers, records in
-shared memory, activemask, polling loops, `print`).
+at different places, an order of atomics that decides, and whatever has no rule here (activemask, polling loops,
+`print`, vector types).
 """
 
 from normlab.sim.machine.launch import first_engines

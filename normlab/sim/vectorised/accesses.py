@@ -3,12 +3,13 @@
 A lane outside of an array makes the engine give up: the scheduler then finds the first such thread, and says so.
 """
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from normlab.sim.language.integers import INTEGER_CASTS
-from normlab.sim.vectorised.arithmetic import truth
+from normlab.sim.vectorised.arithmetic import alternatives, truth
 from normlab.sim.vectorised.casts import float_to_integer
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array, Record, Records, loaded
@@ -17,31 +18,32 @@ from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
     HOLDERS,
-    SIGNED,
     Mixed,
-    Unsigned64,
     Vector,
     element,
     kind_of,
     merge,
+    scalars,
     take,
+    varies,
 )
 
 KEPT_MOVES = 8
-INTEGERS = (*SIGNED, np.uint64, Unsigned64)
 
 
 def load_item(frame: Frame, array: Any, index: Any) -> Any:
     """Return `array[index]`: of a tuple, an element or a view of an array, a record or its field."""
     if type(array) is Records:
-        return record_at(frame, array, index)
+        return array.field(index) if type(index) is str else record_at(array, index)
     if type(array) is Record:
-        return load(frame, array.field(index), place_of(frame, array.field(index), array.index))
+        array, index = array.records.field(index), array.index
     if type(array) is Mixed or type(index) is Mixed:
         return apart(frame, load_item, array, index)
     if type(array) is not Array:
+        if type(index) is Vector and isinstance(array, tuple):
+            return entries(frame, array, index)
         if type(array) is Vector or type(index) is Vector:
-            raise NotVectorisedError("lanes ask for different elements of a tuple")
+            raise NotVectorisedError("lanes ask for different elements of something other than a tuple or an array")
         return array[index]
     if not is_element(array, index):
         return view_of(frame, array, index)
@@ -53,24 +55,52 @@ def load_item(frame: Frame, array: Any, index: Any) -> Any:
 
 def store_item(frame: Frame, array: Any, index: Any, value: Any) -> None:
     """Do `array[index] = value`."""
-    if type(array) is Record:
-        field = array.field(index)
-        if kind_of(value) is not field.kind and (kind_of(value), field.kind) != (Unsigned64, np.uint64):
-            raise NotVectorisedError("NumPy converts a number to a record's field by rules of its own")
-        store(frame, field, place_of(frame, field, array.index), value)
+    if type(array) is Records:
+        store_record(frame, record_at(array, index), value)
         return
+    if type(array) is Record:
+        array, index = array.records.field(index), array.index
     if type(array) is Mixed or type(index) is Mixed or type(value) is Mixed:
         apart(frame, store_item, array, index, value)
         return
-    if type(array) is not Array or not is_element(array, index):
-        raise NotVectorisedError("of a store of many elements at once")
+    if type(array) is not Array:
+        raise NotVectorisedError(f"of a store into a {type(array).__name__.lower()}")
+    if not is_element(array, index):
+        store_elements(frame, view_of(frame, array, index), value)
+        return
     place = place_of(frame, array, index)
     store(frame, array, place, value)
     if array.seen is not None:
         tell(frame, array, place, "st")
 
 
-def record_at(frame: Frame, records: Records, index: Any) -> Record:
+def entries(frame: Frame, values: tuple, index: Vector) -> Any:
+    """Return the entry of a tuple that each lane asks for."""
+    position = inside(index, len(values))
+    asked = [(number, np.flatnonzero(position == number)) for number in np.unique(position).tolist()]
+    return merge(frame.width, [(places, take(values[number], places)) for number, places in asked], None)
+
+
+def store_elements(frame: Frame, view: Array, value: Any) -> None:
+    """Store one number, or those of an array of the same shape, into all elements of a view."""
+    if view.seen is not None or (type(value) is Array and value.shape != view.shape):
+        raise NotVectorisedError("of a store of many elements at once")
+    indices = list(np.ndindex(view.shape))
+    numbers = [load_item(frame, value, index) for index in indices] if type(value) is Array else repeat(value)
+    for index, number in zip(indices, numbers, strict=False):
+        store(frame, view, place_of(frame, view, index), number)
+
+
+def store_record(frame: Frame, record: Record, value: Any) -> None:
+    """Copy all fields of a record of the same type."""
+    if type(value) is not Record or value.records.dtype.fields != record.records.dtype.fields:
+        raise NotVectorisedError("of a store of something other than such a record")
+    fields = zip(record.records.arrays, value.records.arrays, strict=True)
+    for target, number in [(target, load_item(frame, source, value.index)) for target, source in fields]:
+        store_item(frame, target, record.index, number)
+
+
+def record_at(records: Records, index: Any) -> Record:
     """Return the record at an index of each lane, which is inside the array."""
     parts = index if type(index) is tuple else (index,)
     if len(parts) != len(records.shape) or any(type(part) is Mixed for part in parts):
@@ -89,17 +119,9 @@ def tell(frame: Frame, array: Array, place: Any, operation: str, width: int = 1)
 
 def apart(frame: Frame, function: Any, *arguments: Any) -> Any:
     """Call `function(frame, *arguments)` for the lanes of each combination of types by themselves."""
-    labels = np.zeros(frame.width, np.int64)
-    for argument in arguments:
-        if type(argument) is Mixed:
-            if (argument.choice < 0).any():
-                raise NotVectorisedError("a variable is read in lanes that have not assigned it")
-            labels = labels * len(argument.values) + argument.choice
     pieces, launch = [], frame.lanes.machine.launch
     told = launch.told
-    for label in np.unique(labels):
-        places = np.flatnonzero(labels == label)
-        given = [take(argument, places) for argument in arguments]
+    for places, given in alternatives(arguments, frame.width):
         launch.told = told  # one statement of all lanes: to an observer the pieces are one access
         pieces.append((places, function(frame.child(places), *given)))
     return merge(frame.width, pieces, None)
@@ -159,11 +181,13 @@ def _moved(frame: Frame, varying: list, base: Any) -> Any:
 def inside(part: Any, extent: int) -> Any:
     """Return an index between 0 and `extent`; one from the end counts from there, as in NumPy."""
     if type(part) is Vector:
-        if part.kind not in INTEGERS:
+        if HOLDERS[part.kind].kind not in "iu":
             raise NotVectorisedError(f"of an index of the type {part.kind.__name__}")
         if part.low is not None and part.low >= 0 and part.high < extent:  # type: ignore[operator]
             return part.data
         data = part.data
+        if data.dtype.itemsize < 8:
+            data = data.astype(np.int64)
         # As an unsigned number a negative index is larger than any extent: one comparison finds both.
         if int(data.view(np.uint64).max()) < extent:
             return data if data.dtype == np.int64 else data.view(np.int64)
@@ -197,6 +221,8 @@ def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
     if array.frozen:
         raise NotVectorisedError("of a store into constant memory")
     held.before_store(frame.lanes.machine)
+    if held.records is not None:
+        as_in_field(value, array)
     numbers = converted(value, array.dtype, frame.width)
     if held.accesses is not None:
         held.accesses.written(frame.lanes, place, numbers)
@@ -207,25 +233,39 @@ def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
         held.written[place] = held.whole
 
 
+def as_in_field(value: Any, field: Array) -> None:
+    """Raise NotVectorisedError unless NumPy, whose rules are those of records, stores a number as an array does."""
+    held, dtype = HOLDERS.get(kind_of(value)), field.dtype
+    alike = {"f": "f", "i": "iuf", "u": "iuf"}
+    if held is None or (held != dtype and dtype.kind not in alike.get(held.kind, "")):
+        raise NotVectorisedError("NumPy converts a number to a record's field by rules of its own")
+    if held != dtype and dtype.kind in "iu" and (dtype != np.uint64 or kind_of(value) is int):
+        numbers = value.data if type(value) is Vector else np.array(value)
+        if int(numbers.min()) < np.iinfo(dtype).min or int(numbers.max()) > np.iinfo(dtype).max:
+            raise NotVectorisedError("an integer is too large for a record's field")
+
+
 def converted(value: Any, dtype: np.dtype, width: int) -> Any:
     """Return a value's numbers as elements of `dtype`."""
     if type(value) is Vector:
         data = value.data
         if data.dtype == dtype:
             return data
+        if data.dtype.kind == "c" and dtype.kind != "c":
+            raise NotVectorisedError("of a store of complex numbers as others")
         if dtype.kind in "iu" and data.dtype.kind not in "iub":
             return float_to_integer(data, dtype)
         if dtype.kind == "b":
             return truth(value, width)
         if (
             value.kind is int
-            and dtype.kind == "f"
+            and dtype.kind in "fc"
             and not -(1 << 53) <= value.bounds()[0] <= value.bounds()[1] <= 1 << 53
         ):
             raise NotVectorisedError("an index beyond 2**53 becomes a float")
         return data.astype(dtype)
-    if type(value) not in HOLDERS:
-        raise NotVectorisedError(f"of a store of a {type(value).__name__}")
+    if type(value) not in HOLDERS or (HOLDERS[type(value)].kind == "c" and dtype.kind != "c"):
+        raise NotVectorisedError(f"of a store of a {type(value).__name__} into an array of {dtype}")
     if dtype.kind in "iu" and type(value) not in BOOLEANS:
         return np.array(int(INTEGER_CASTS[dtype.name](value)), dtype)[()]
     made = np.empty(1, dtype)
@@ -242,11 +282,8 @@ def view_of(frame: Frame, array: Array, index: Any) -> Array:
     shape, strides, offset = [], [], array.offset
     for part, extent, stride in zip(parts, array.shape, array.strides, strict=True):
         if type(part) is slice:
-            bounds = (part.start, part.stop, part.step)
-            if any(type(bound) in (Vector, Mixed) for bound in bounds):
-                raise NotVectorisedError("the lanes slice an array in different ways")
-            begin, end, step = slice(*(None if b is None else int(b) for b in bounds)).indices(extent)
-            shape.append(len(range(begin, end, step)))
+            begin, length, step = range_of(part, extent, frame.width)
+            shape.append(length)
             strides.append(stride * step)
             offset = offset + begin * stride
         else:
@@ -254,3 +291,14 @@ def view_of(frame: Frame, array: Array, index: Any) -> Array:
                 not_negative(part)
             offset = offset + inside(part, extent) * stride
     return array.viewed(tuple(shape), tuple(strides), offset)
+
+
+def range_of(part: slice, extent: int, width: int) -> tuple[Any, int, int]:
+    """Return where a slice begins in each lane, and its length and step, which all lanes have in common."""
+    bounds = part.start, part.stop, part.step
+    columns = zip(*(scalars(bound, width if varies(bounds) else 1) for bound in bounds), strict=True)
+    ranges = [range(*slice(*(None if b is None else int(b) for b in row)).indices(extent)) for row in columns]
+    if len({(len(one), one.step) for one in ranges}) > 1:
+        raise NotVectorisedError("the lanes slice an array in different ways")
+    begins = [one.start for one in ranges]
+    return np.array(begins) if len(begins) > 1 else begins[0], len(ranges[0]), ranges[0].step

@@ -3,11 +3,13 @@
 What `a + b` means depends on the scalar types of both. `rule_of` asks the scalars themselves: it applies the scalar
 operator to a one of each type and looks at the type of the result, which is also the type that NumPy's function must
 compute in. So the rules of language/integers.py and of NumPy stand in one place only. Where no NumPy function is known
-to give the same bits, `lane_by_lane` calls the scalar operator for each lane.
+to give the same bits, `lane_by_lane` calls the scalar operator for each lane. NumPy's functions of whole arrays take
+other instructions than those of single numbers in some builds, so `trusted` compares both on samples before the first
+use.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
+    COMPLEX,
     HOLDERS,
     SIGNED,
     Mixed,
@@ -28,6 +31,7 @@ from normlab.sim.vectorised.values import (
     take,
 )
 
+SAMPLES = 1024
 EXACT = 1 << 53  # an int up to here is exact in float64, so converting it through float64 rounds only once
 INT64 = 1 << 63
 
@@ -65,7 +69,47 @@ COMPARISONS: dict[Callable, np.ufunc] = {
     operator.ne: np.not_equal,
 }
 UNARY: dict[Callable, np.ufunc] = {operator.neg: np.negative, operator.pos: np.positive, operator.invert: np.invert}
-PLAIN = (np.bool_, np.float16, np.float32, np.float64, int, np.int64)
+PLAIN = (np.bool_, np.float16, np.float32, np.float64, int, np.int64, *COMPLEX)
+
+
+def _product(a: Any, b: Any) -> np.ndarray:
+    """Return the products of complex numbers, each part rounded as for single numbers: NumPy fuses those of arrays."""
+    made = np.empty(np.broadcast(a, b).shape, a.dtype)
+    made.real = a.real * b.real - a.imag * b.imag
+    made.imag = a.real * b.imag + a.imag * b.real
+    return made
+
+
+OF_COMPLEX: dict[Any, Callable] = {function: function for function in (np.add, np.subtract, np.true_divide)}
+OF_COMPLEX[np.multiply] = _product
+
+
+@cache
+def trusted(function: Callable, kind: Any, scalar: Callable | None = None, count: int = 1) -> bool:
+    """Return whether a function gives a whole array the bits that it, or `scalar`, gives single numbers, on samples.
+
+    `count`: of arguments.
+    """
+    random = np.random.default_rng(0)
+
+    def reals() -> np.ndarray:
+        spread = np.exp(random.uniform(-80, 80, SAMPLES)) * random.choice([-1.0, 1.0], SAMPLES)
+        samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
+        return random.permutation(np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]))
+
+    given: list[np.ndarray] = [reals().astype(kind) for _ in range(count)]
+    with np.errstate(all="ignore"):
+        for one in given if kind in COMPLEX else ():
+            one.imag = reals()
+        whole = function(*given)
+        single = np.array([(scalar or function)(*row) for row in zip(*given, strict=True)])
+    return whole.dtype == single.dtype and _bits(whole) == _bits(single)
+
+
+def _bits(numbers: np.ndarray) -> bytes:
+    """Return the bytes of numbers, those of every NaN alike."""
+    parts = np.stack([numbers.real, numbers.imag]) if numbers.dtype.kind == "c" else numbers
+    return np.where(np.isnan(parts), parts.dtype.type(np.nan), parts).tobytes()
 
 
 class Rule(NamedTuple):
@@ -73,7 +117,7 @@ class Rule(NamedTuple):
 
     kind: type  # of the result
     dtype: np.dtype  # to compute in
-    function: np.ufunc
+    function: Callable
 
 
 @cache
@@ -92,9 +136,15 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
     if operation in COMPARISONS:
         dtype = _comparable(one, other)
         return Rule(kind, dtype, COMPARISONS[operation]) if dtype is not None else None
-    if kind not in HOLDERS or HOLDERS[kind].kind == "c":
+    if kind not in HOLDERS or operation not in UFUNCS:
         return None
     dtype = HOLDERS[kind]
+    if dtype.kind == "c":
+        function = OF_COMPLEX.get(UFUNCS[operation])
+        # Python's own complex numbers have other rules with other types, and a division by 0 that raises.
+        if function is None or (kind is complex and (one is not other or function is np.true_divide)):
+            return None
+        return Rule(kind, dtype, function) if trusted(function, dtype.type, operation, 2) else None  # type: ignore[arg-type]
     if operation in INTEGERS_ONLY and dtype.kind not in "iu":
         return None
     if dtype.kind == "b" and operation in SHIFTS:
@@ -106,6 +156,8 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
 
 def _comparable(one: type, other: type) -> np.dtype | None:
     """Return the dtype in which numbers of two scalar types are compared."""
+    if one is not other and {float, complex} & {one, other} and not {one, other} <= {float, np.float64, *SIGNED}:
+        return None  # Python's take the other's type
     # Narrow integers are compared as int64, whatever they add up to. A Python int takes the other's type.
     dtypes = {HOLDERS[kind] for kind in (one, other)}
     if int in (one, other) and len(dtypes) == 2:
@@ -128,7 +180,7 @@ def binary(operation: Callable, a: Any, b: Any, width: int) -> Any:
     rule = rule_of(operation, kind_of(a), kind_of(b))
     if rule is None:
         return lane_by_lane(operation, (a, b), width)
-    if operation in SHIFTS and not _within(b, 0, 63):
+    if operation in SHIFTS and not _within(b, 0, 8 * rule.dtype.itemsize - 1):
         return lane_by_lane(operation, (a, b), width)
     left, right = in_dtype(a, rule.dtype), in_dtype(b, rule.dtype)
     if left is None or right is None:
@@ -151,11 +203,15 @@ def in_dtype(value: Any, dtype: np.dtype) -> Any:
         data = value.data
         if data.dtype == dtype:
             return data
-        if value.kind is int and dtype.kind == "f" and not _within(value, -EXACT, EXACT):
+        if value.kind is int and dtype.kind in "fc" and not _within(value, -EXACT, EXACT):
             return None
+        if value.kind is int and dtype.kind in "iu" and dtype != np.int64:
+            limits = np.iinfo(dtype)
+            if not _within(value, int(limits.min), int(limits.max)):
+                return None
         return data.astype(dtype)
     if type(value) is int:
-        if dtype.kind == "f":
+        if dtype.kind in "fc":
             return dtype.type(value)
         return dtype.type(value) if -INT64 <= value < INT64 and (value >= 0 or dtype.kind != "u") else None
     # Through an array: a uint64 becomes an int64 of the same bits there, where the scalar's own conversion would raise.
@@ -176,7 +232,7 @@ def _ends(value: Any) -> tuple[int, int]:
     return value.bounds() if type(value) is Vector else (int(value), int(value))
 
 
-def _bounds_after(function: np.ufunc, a: Any, b: Any, data: np.ndarray) -> tuple[int | None, int | None]:
+def _bounds_after(function: Callable, a: Any, b: Any, data: np.ndarray) -> tuple[int | None, int | None]:
     """Return bounds of the Python ints in `data`; raises NotVectorisedError where they leave 64 bits."""
     if function in (np.add, np.subtract, np.multiply):
         for attempt in range(2):
@@ -199,7 +255,7 @@ def _bounds_after(function: np.ufunc, a: Any, b: Any, data: np.ndarray) -> tuple
     return None, None
 
 
-def _bounds_of(function: np.ufunc, low: int, high: int, other_low: int, other_high: int) -> tuple[int, int]:
+def _bounds_of(function: Callable, low: int, high: int, other_low: int, other_high: int) -> tuple[int, int]:
     if function is np.add:
         return low + other_low, high + other_high
     if function is np.subtract:
@@ -213,7 +269,7 @@ def _unary_kind(operation: Callable, kind: type) -> type | None:
     """Return the result's type where NumPy's function gives it, as for the types that have NumPy's own operators."""
     if kind not in PLAIN or (kind is np.bool_ and operation is not operator.invert):
         return None
-    return type(operation(kind(1))) if not (operation is operator.invert and HOLDERS[kind].kind == "f") else None
+    return type(operation(kind(1))) if not (operation is operator.invert and HOLDERS[kind].kind in "fc") else None
 
 
 def unary(operation: Callable, value: Any, width: int) -> Any:
@@ -257,17 +313,21 @@ def lane_by_lane(function: Callable, arguments: tuple, width: int) -> Any:
 
 def by_alternatives(function: Callable, arguments: tuple, width: int) -> Any:
     """Return what `function(*arguments, width)` gives for the lanes of each combination of types."""
+    pieces = [(places, function(*given, len(places))) for places, given in alternatives(arguments, width)]
+    return merge(width, pieces, None)
+
+
+def alternatives(arguments: tuple, width: int) -> Iterator[tuple[np.ndarray, list]]:
+    """Yield the places of the lanes of each combination of types, and the arguments that they have."""
     labels = np.zeros(width, np.int64)
     for argument in arguments:
         if type(argument) is Mixed:
             if (argument.choice < 0).any():
                 raise NotVectorisedError("a variable is read in lanes that have not assigned it")
             labels = labels * len(argument.values) + argument.choice
-    pieces = []
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
-        pieces.append((places, function(*(take(argument, places) for argument in arguments), len(places))))
-    return merge(width, pieces, None)
+        yield places, [take(argument, places) for argument in arguments]
 
 
 def extreme(builtin: Callable) -> Callable:
@@ -277,10 +337,6 @@ def extreme(builtin: Callable) -> Callable:
     negative_zero = builtin is min
 
     def compute(a: Any, b: Any, width: int) -> Any:
-        if type(a) is Mixed or type(b) is Mixed:
-            return by_alternatives(
-                lambda a, b, n: compute(a, b, n) if Vector in (type(a), type(b)) else scalar(a, b), (a, b), width
-            )
         one, other = kind_of(a), kind_of(b)
         if one is other and one in SIGNED:
             left, right = in_dtype(a, HOLDERS[int]), in_dtype(b, HOLDERS[int])

@@ -31,11 +31,11 @@ from normlab.sim.machine.memory import (
     SharedMemory,
 )
 from normlab.sim.vectorised import accesses, atomics, functions, warps
-from normlab.sim.vectorised.arithmetic import binary, truth
-from normlab.sim.vectorised.frames import Frame
-from normlab.sim.vectorised.memory import Array, Record, Records
+from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth
+from normlab.sim.vectorised.frames import Frame, Inner
+from normlab.sim.vectorised.memory import Array, Record, Records, Walk, contiguous_strides, length_of
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Vector, element, merge, rebuilt, take, varies
+from normlab.sim.vectorised.values import COMPLEX, Mixed, Vector, element, merge, rebuilt, take, varies
 
 # --- attributes ------------------------------------------------------------------------------------------------------
 
@@ -45,6 +45,13 @@ class Index:
     """`cuda.threadIdx` or `cuda.blockIdx`, before its axis is asked for."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a value that the lanes have."""
+
+    run: Callable
 
 
 def attribute(frame: Frame, value: Any, name: str) -> Any:
@@ -63,17 +70,35 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
     elif kind is Array:
         return _array_attribute(value, name)
     elif kind is Records:
-        if name not in ("shape", "size"):
-            raise NotVectorisedError(f"of the attribute {name!r} of an array of records")
-        return value.shape if name == "shape" else prod(value.shape)
+        if name in ("shape", "size"):
+            return value.shape if name == "shape" else prod(value.shape)
+        return value.field(name)
     elif kind is Record:
         return accesses.load_item(frame, value, name)
     elif kind is GridGroup and name == "size":
         return frame.lanes.machine.launch.blocks * frame.lanes.machine.launch.threads
+    elif name == "conjugate":
+        return Method(lambda: _part_of_complex(name, value, frame.width))
+    elif name in ("real", "imag") and kind in (Vector, Mixed):
+        return _part_of_complex(name, value, frame.width)
     elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
         raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
     found = getattr(value, name)
     return frame.lanes.machine.launch.array(found, ("outer", name)) if isinstance(found, np.ndarray) else found
+
+
+def _part_of_complex(name: str, value: Any, width: int) -> Any:
+    """Return the real part, the imaginary part or the conjugate of complex numbers."""
+    if type(value) is Mixed:
+        return by_alternatives(lambda part, width: _part_of_complex(name, part, width), (value,), width)
+    if type(value) is not Vector:
+        return value.conjugate() if name == "conjugate" else getattr(value, name)
+    if value.kind not in (complex, *COMPLEX):
+        raise NotVectorisedError(f"of the attribute {name!r} of a {value.kind.__name__}")
+    if name == "conjugate":
+        return Vector(value.kind, value.data.conj())
+    part = np.ascontiguousarray(getattr(value.data, name))
+    return Vector(float if value.kind is complex else part.dtype.type, part)
 
 
 def _array_attribute(array: Array, name: str) -> Any:
@@ -85,7 +110,16 @@ def _array_attribute(array: Array, name: str) -> Any:
         return array.viewed(array.shape[::-1], array.strides[::-1], array.offset)
     if name == "itemsize":
         return array.dtype.itemsize
+    if name in ("reshape", "ravel"):
+        return Method(lambda *shape: _reshaped(array, shape if name == "reshape" else (array.size,)))
     raise NotVectorisedError(f"of an array's {name!r}")
+
+
+def _reshaped(array: Array, shape: tuple) -> Array:
+    extents = shape_of(shape[0] if len(shape) == 1 else shape)
+    if not array.contiguous or prod(extents) != array.size:
+        raise NotVectorisedError("of a reshaped array")
+    return array.viewed(extents, contiguous_strides(extents, array.lane_stride), array.offset)
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
@@ -104,16 +138,22 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     """Return `function(*given, **named)` for all lanes of a frame."""
     frame = site.frame
     frame.call.at = site.node
-    if type(function) is MethodType:
+    if type(function) is Method:
+        found = function.run(*given)
+    elif type(function) is MethodType:
         found = _method(site, function, given, named)
     elif type(function) is partial or (type(function) is FunctionType and function_tree(function.__code__) is None):
         found = _twin(site, function, given, named)
     elif type(function) is FunctionType:
         found = frame.call.inner(function, given, named, frame.lanes)
+    elif type(function) is Inner:
+        found = frame.call.closure(function, given, named, frame)
     elif isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_fields"):
         found = function(*given, **named)  # a tuple with named fields
-    elif function is len and type(given[0]) in (Array, Records) and given[0].shape:
-        found = given[0].shape[0]
+    elif function is len:
+        found = length_of(*given)
+    elif function is zip or function is enumerate:
+        found = _walk(function, given, **named)
     elif not any(map(varies, given)) and not named and not any(type(one) is Array for one in given):
         found = _of_scalars(site, function, given)
     elif named:
@@ -121,6 +161,17 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     else:
         found = functions.call(function, tuple(given), frame.width)
     return _alone(found) if frame.width == 1 else found
+
+
+def _walk(function: Any, parts: list, start: int = 0, strict: bool = False) -> Walk:
+    """Return what `zip` or `enumerate` walks through."""
+    if function is enumerate:
+        sequence, *given = parts
+        first = operator.index(*given) if given else start
+        return Walk((range(first, first + length_of(sequence)), sequence))
+    if strict and len(set(map(length_of, parts))) > 1:
+        raise NotVectorisedError("zip gets sequences of different lengths")
+    return Walk(tuple(parts))
 
 
 def _alone(value: Any) -> Any:
@@ -135,7 +186,7 @@ def _of_scalars(site: Site, function: Any, given: list) -> Any:
     cast = isinstance(function, functions.IntegerCast) or (
         isinstance(function, type) and issubclass(function, np.generic)
     )
-    if cast or id(function) in functions.PURE or function in (len, range, tuple):
+    if cast or id(function) in functions.PURE or isinstance(function, np.ufunc) or function in (range, tuple):
         return function(*given)
     raise NotVectorisedError(f"of a call of {ast.unparse(site.node.func)}")
 
@@ -239,7 +290,7 @@ def _vote_of_block(name: str) -> Callable:
     return vote
 
 
-def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Array:
+def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Any:
     machine, kind = site.frame.lanes.machine, dtype_of(dtype)
     extents = shape_of(shape)
     key = id(site.node), id(site.frame.call._globals)
@@ -252,21 +303,25 @@ def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> 
     return _seen(site, key, made, False)
 
 
-def _seen(site: Site, key: Any, made: Array, dynamic: bool) -> Array:
+def _seen(site: Site, key: Any, made: Any, dynamic: bool) -> Any:
     """Return a shared array as the launch's observer, if there is one, knows it by the name that the call gives it."""
     watch = site.frame.lanes.machine.launch.watch
     if watch is None:
         return made
+    if type(made) is Records:
+        raise NotVectorisedError("of records in shared memory, of which an observer is told by the scheduler")
     view = made.viewed(made.shape, made.strides, made.offset)
     view.seen = watch.shared(site.frame, key, made, dynamic)
     return view
 
 
-def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Array:
+def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Any:
     return site.frame.lanes.machine.local(shape_of(shape), dtype_of(dtype))
 
 
 def _constant_array(site: Site, array: Any) -> Any:
+    if type(array) is Records:
+        return array._replace(fields={name: _constant_array(site, field) for name, field in array.fields.items()})
     if type(array) is not Array:
         raise NotVectorisedError("of constant memory made of something other than an array")
     constant = array.viewed(array.shape, array.strides, array.offset)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.integers import WITH_LOADS_OF_THEIR_OWN, IntegerCast
-from normlab.sim.vectorised.arithmetic import by_alternatives, in_dtype, lane_by_lane
+from normlab.sim.vectorised.arithmetic import in_dtype, lane_by_lane
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import BOOLEANS, HOLDERS, SIGNED, Mixed, Vector
+from normlab.sim.vectorised.values import BOOLEANS, HOLDERS, SIGNED, Vector
 
 
 def float_to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -34,8 +34,6 @@ def float_to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def to_integer(cast: IntegerCast, value: Any, width: int) -> Any:
     """Return `cast(value)` for all lanes."""
-    if type(value) is Mixed:
-        return by_alternatives(lambda a, n: to_integer(cast, a, n) if type(a) is Vector else cast(a), (value,), width)
     if type(value) is not Vector:
         raise NotVectorisedError(f"of a cast of a {type(value).__name__}")
     data = value.data
@@ -51,10 +49,6 @@ def to_integer(cast: IntegerCast, value: Any, width: int) -> Any:
 
 def to_scalar_type(kind: type, value: Any, width: int) -> Any:
     """Return `kind(value)` for all lanes, for a NumPy type: a float, a bool, or np.int64."""
-    if type(value) is Mixed:
-        return by_alternatives(
-            lambda a, n: to_scalar_type(kind, a, n) if type(a) is Vector else kind(a), (value,), width
-        )
     if type(value) is not Vector or kind not in HOLDERS:
         raise NotVectorisedError(f"of a cast to {kind.__name__}")
     if value.kind is kind:

@@ -15,7 +15,7 @@ from normlab.sim.language.operators import typed_constant
 from normlab.sim.vectorised import accesses, calls
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth, unary
 from normlab.sim.vectorised.frames import Frame, value_of
-from normlab.sim.vectorised.memory import Array
+from normlab.sim.vectorised.memory import Array, Walk, length_of
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Mixed, Unbound, Vector, merge, take
 
@@ -73,8 +73,6 @@ def operate(operation: Callable, a: Any, b: Any, frame: Frame) -> Any:
 
 
 def _constant(node: ast.Constant) -> Expression:
-    if type(node.value) is complex:
-        return refusing("of a complex number")
     value = typed_constant(node.value)
     return lambda frame: value
 
@@ -155,8 +153,24 @@ def _comparison(operation: ast.cmpop) -> Callable[[Any, Any, Frame], Any] | None
     """Return what compares two values in the lanes of a frame; None if there is no rule."""
     if isinstance(operation, (ast.Is, ast.IsNot)):
         return _identity(isinstance(operation, ast.Is))
+    if isinstance(operation, (ast.In, ast.NotIn)):
+        return _membership(isinstance(operation, ast.In))
     function = PYTHON_OPERATORS.get(type(operation))
     return None if function is None else lambda a, b, frame: operate(function, a, b, frame)
+
+
+def _membership(positive: bool) -> Callable[[Any, Any, Frame], Any]:
+    """Return `a in (b, c, …)`."""
+
+    def compare(a: Any, b: Any, frame: Frame) -> Any:
+        if not isinstance(b, tuple):
+            raise NotVectorisedError(f"of a search in a {type(b).__name__}")
+        found: Any = False
+        for one in b:
+            found = found | truth(operate(operator.eq, a, one, frame), frame.width)
+        return Vector(bool, found == positive) if isinstance(found, np.ndarray) else bool(found) is positive
+
+    return compare
 
 
 def _identity(positive: bool) -> Callable[[Any, Any, Frame], Any]:
@@ -271,6 +285,37 @@ def _subscript(node: ast.Subscript) -> Expression:
     return load
 
 
+def _lambda(node: ast.Lambda) -> Expression:
+    return lambda frame: frame.call.defined(node, "<lambda>")
+
+
+def entry(frame: Frame, items: Any, turn: int) -> Any:
+    """Return what a loop walks through in a turn."""
+    if type(items) is Walk:
+        return tuple(entry(frame, part, turn) for part in items.parts)
+    return load_item(frame, items, turn)
+
+
+def _comprehension(node: ast.ListComp) -> Expression:
+    """Return `[… for a in b]` as a tuple: kernels have no lists, and only what wraps a function makes one."""
+    walk, *others = node.generators
+    names = [part.id for part in getattr(walk.target, "elts", [walk.target]) if isinstance(part, ast.Name)]
+    sequence, element = compiled(walk.iter), compiled(node.elt)
+    if others or walk.ifs or not names:
+        return refusing(f"of {ast.unparse(node)!r}")
+
+    def collect(frame: Frame) -> Any:
+        items, inner, made = sequence(frame), frame.child(None), []
+        for turn in range(length_of(items)):
+            found = entry(inner, items, turn)
+            for name, value in zip(names, found if len(names) > 1 else (found,), strict=True):
+                inner.assign(name, value)
+            made.append(element(inner))
+        return tuple(made)
+
+    return collect
+
+
 def _slice(node: ast.Slice) -> Expression:
     parts = [
         compiled(part) if part is not None else (lambda frame: None) for part in (node.lower, node.upper, node.step)
@@ -319,4 +364,6 @@ BUILDERS: dict[type, Callable[[Any], Expression]] = {
     ast.Slice: _slice,
     ast.Attribute: _attribute,
     ast.Call: compiled_call,
+    ast.Lambda: _lambda,
+    ast.ListComp: _comprehension,
 }

@@ -12,7 +12,7 @@ operator has to know about masks.
   the statements that follow, until the place where they meet the others again.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,13 @@ class Lanes:
     def child(self, places: np.ndarray) -> "Lanes":
         """Return the lanes at `places`."""
         return Lanes(self.machine, self.ids[places], self, places)
+
+
+class Inner(NamedTuple):
+    """A function that the running function `call` has defined inside itself."""
+
+    code: Any
+    call: Any
 
 
 class Exit:

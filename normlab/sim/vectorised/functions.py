@@ -1,12 +1,12 @@
 """Call the device's functions for all lanes at once: math, casts, bits, minimum and maximum.
 
-A function without a row here runs lane by lane. NumPy's own functions of whole arrays take other instructions than
-those of single numbers in some builds, so `trusted` compares both on samples before the first use.
+A function without a row here runs lane by lane.
 """
 
+import cmath
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -17,13 +17,13 @@ from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs
 from normlab.sim.language.half import BF16, FP16
 from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast
 from normlab.sim.language.libdevice import LIBDEVICE
+from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
-from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane
+from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import HOLDERS, SIGNED, Mixed, Vector
+from normlab.sim.vectorised.values import COMPLEX, HOLDERS, SIGNED, Mixed, Vector, kind_of, varies
 
-SAMPLES = 1024
 # Of one argument, NumPy's function under the name of math's or under its own.
 ONE_ARGUMENT = {
     name: getattr(np, {"acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan",
@@ -36,24 +36,10 @@ ONE_ARGUMENT = {
 }  # fmt: skip
 
 
-@cache
-def trusted(function: np.ufunc, dtype: type) -> bool:
-    """Return whether a NumPy function gives a whole array the bits that it gives single numbers, on samples."""
-    random = np.random.default_rng(0)
-    with np.errstate(all="ignore"):
-        spread = np.exp(random.uniform(-80, 80, SAMPLES)) * random.choice([-1.0, 1.0], SAMPLES)
-        samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
-        samples = np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]).astype(dtype)
-        whole, single = function(samples), np.array([function(one) for one in samples])
-    return whole.dtype == single.dtype and whole.tobytes() == single.tobytes()
-
-
 def _of_one(name: str, function: np.ufunc) -> Callable:
     scalar = MATH[name]
 
     def compute(value: Any, width: int) -> Any:
-        if type(value) is Mixed:
-            return by_alternatives(lambda a, n: compute(a, n) if type(a) is Vector else scalar(a), (value,), width)
         kind = value.kind
         if kind is ml_dtypes.bfloat16 or (kind is np.float16 and name not in HALF):
             value, kind = to_scalar_type(np.float32, value, width), np.float32
@@ -69,7 +55,7 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
 
 def _to_float(value: Any, width: int) -> Any:
     holder = HOLDERS[value.kind].kind if type(value) is Vector else ""
-    if holder == "f":
+    if holder == "f" and value.kind is not float:
         return value
     return (
         to_scalar_type(np.float64, value, width) if holder in tuple("biu") else lane_by_lane(to_float, (value,), width)
@@ -85,7 +71,44 @@ def _to_int(value: Any, width: int) -> Any:
 def _abs(value: Any, width: int) -> Any:
     if type(value) is Vector and value.kind in (np.float32, np.float64):
         return Vector(value.kind, np.abs(value.data))
+    if type(value) is Vector and value.kind in COMPLEX and trusted(_magnitude, value.kind, abs):
+        data = _magnitude(value.data)
+        return Vector(data.dtype.type, data)
+    if type(value) is Vector and value.kind is complex and trusted(_magnitude, np.complex128, _of_python):
+        data = _magnitude(value.data)
+        if np.isfinite(data).all():  # Python raises where it is too large
+            return Vector(float, data)
     return lane_by_lane(abs, (value,), width)
+
+
+def _of_python(number: Any) -> Any:
+    return abs(complex(number))
+
+
+def _magnitude(numbers: np.ndarray) -> np.ndarray:
+    return np.hypot(numbers.real, numbers.imag)
+
+
+def _complex(*given: Any) -> Any:
+    """Return `complex(real, imaginary)` for all lanes, whose number comes last."""
+    *parts, width = given
+    kinds = [part.kind if type(part) is Vector else type(part) for part in parts]
+    if len(parts) != 2 or any(kind not in (np.float32, np.float64) for kind in kinds):
+        return lane_by_lane(complex, tuple(parts), width)
+    data = np.empty(width, np.complex128)
+    data.real, data.imag = (part.data if type(part) is Vector else part for part in parts)
+    return Vector(complex, data)
+
+
+def _ufunc(function: np.ufunc, arguments: tuple, width: int) -> Any:
+    """Return a function of NumPy's own."""
+    kinds = {kind_of(argument) for argument in arguments}
+    (kind,) = kinds if len(kinds) == 1 else (None,)
+    whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
+    if not whole or not trusted(function, kind, count=len(arguments)):
+        return lane_by_lane(function, arguments, width)
+    data = function(*(one.data if type(one) is Vector else one for one in arguments))
+    return Vector(data.dtype.type, data)
 
 
 def _popc(value: Any, width: int) -> Any:
@@ -101,25 +124,12 @@ def _popc(value: Any, width: int) -> Any:
 
 def _to_variable_type(name: str) -> Callable:
     """Return what gives all lanes the type that the compiler has told of a variable (language/variables.py)."""
-    kind, holder, scalar = TYPES[name], holder_of(name), CAST_GLOBALS[CAST + name]
-
-    def cast(value: Any, width: int) -> Any:
-        if type(value) is Mixed:
-            return by_alternatives(lambda a, n: cast(a, n) if type(a) is Vector else scalar(a), (value,), width)
-        if value.kind is holder:
-            return value
-        return call(kind, (value,), width)
-
-    return cast
+    kind, holder = TYPES[name], holder_of(name)
+    return lambda value, width: value if value.kind is holder else call(kind, (value,), width)
 
 
 def _index_as_integer(value: Any, width: int) -> Any:
     """Return Python ints as int64, anything else as it is."""
-    if type(value) is Mixed:
-        scalar = CAST_GLOBALS[AS_INTEGER]
-        return by_alternatives(
-            lambda a, n: _index_as_integer(a, n) if type(a) is Vector else scalar(a), (value,), width
-        )
     return to_scalar_type(np.int64, value, width) if value.kind is int else value
 
 
@@ -132,6 +142,7 @@ VECTORISED: dict[int, Callable] = {
     id(to_int): _to_int,
     id(popc): _popc,
     id(abs): _abs,
+    id(complex): _complex,
     id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
     **{
@@ -156,7 +167,8 @@ PURE = {
         *_members(LIBDEVICE),
         *_members(FP16),
         *_members(BF16),
-        *(brev, clz, ffs, fma, popc, abs, math.gcd),
+        *(function for function in vars(cmath).values() if callable(function)),
+        *(brev, clz, ffs, fma, popc, abs, complex, math.gcd, OPERATOR_GLOBALS[PREFIX + "bit_count"]),
         *CAST_GLOBALS.values(),
     )
 }
@@ -170,6 +182,8 @@ def _single(arguments: tuple) -> Any:
 
 def call(function: Any, arguments: tuple, width: int) -> Any:
     """Return `function(*arguments)` for all lanes; at least one argument varies."""
+    if any(type(one) is Mixed for one in arguments):
+        return by_alternatives(partial(_of_one_type, function), arguments, width)
     made = VECTORISED.get(id(function))
     if made is not None and (made not in EXTREMES or len(arguments) == 2):
         return made(*arguments, width)
@@ -177,9 +191,17 @@ def call(function: Any, arguments: tuple, width: int) -> Any:
         return to_integer(function, _single(arguments), width)
     if isinstance(function, type) and issubclass(function, np.generic):
         return to_scalar_type(function, _single(arguments), width)
+    if isinstance(function, np.ufunc):
+        return _ufunc(function, arguments, width)
     if id(function) in PURE:
         return lane_by_lane(function, arguments, width)
     raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
+
+
+def _of_one_type(function: Any, *arguments: Any) -> Any:
+    """Return `function` of lanes with one type each, whose number comes last."""
+    *values, width = arguments
+    return call(function, tuple(values), width) if any(map(varies, values)) else function(*values)
 
 
 EXTREMES = (VECTORISED[id(BUILTINS["max"])], VECTORISED[id(BUILTINS["min"])])

@@ -4,7 +4,10 @@ A chunk is big enough for NumPy to be fast and small enough for the caches of a 
 the scheduler's order of blocks, so that a later block finds in memory what an earlier one has written.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,17 @@ from normlab.sim.machine.threads import WARP_SIZE
 from normlab.sim.protocols import LaneObserver
 from normlab.sim.vectorised import atomics
 from normlab.sim.vectorised.frames import Frame, Lanes
-from normlab.sim.vectorised.memory import Array, Records, Store, global_array, local_array, seen_as, shared_array
+from normlab.sim.vectorised.memory import (
+    Array,
+    Records,
+    Store,
+    global_array,
+    local_array,
+    new_memory,
+    parts_of,
+    seen_as,
+    shared_array,
+)
 from normlab.sim.vectorised.proof import Proof, complete
 from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
@@ -75,11 +88,12 @@ class Launched:
         memory = _address(plain), plain.dtype, plain.shape, plain.strides
         fields = {}
         for name, (dtype, *_) in described.items():
-            if dtype.type in HOLDERS and plain.strides and not any(one % dtype.itemsize for one in plain.strides):
+            kind = dtype.base
+            if kind.type in HOLDERS and plain.strides:
                 made = self.array(plain[name], (key, name))
-                made.store.records, made.kind = memory, dtype.type
+                made.store.records, made.kind = memory, kind.type
                 fields[name] = made
-        return Records(fields, plain.shape)
+        return Records(fields, plain.shape, plain.dtype)
 
     @property
     def fits_one_chunk(self) -> bool:
@@ -90,10 +104,15 @@ class Launched:
         """Return whether another store has memory in common with this one."""
         return any(
             other.store is not store
-            and np.may_share_memory(other.store.data, store.data)
+            and np.may_share_memory(other.store.original, store.original)
             and (store.records is None or store.records != other.store.records)
             for other in self.arrays.values()
         )
+
+    def finish(self) -> None:
+        """End the launch."""
+        for array in self.arrays.values():
+            array.store.finish()
 
     def restore(self) -> None:
         """Undo every store of the launch."""
@@ -137,7 +156,7 @@ class Machine:
         self.ordered = False
         self.turns = self.lane_turns = 0  # of loops, and the lanes that made them
         self.copies: Any = None  # asynchronous ones (copies.py)
-        self._shared: dict[Any, Array] = {}
+        self._shared: dict[Any, Array | Records] = {}
         self._dynamic: dict[np.dtype, Array] = {}
         self._memory: Any = None  # the dynamic shared memory of all blocks, its log, and which bytes have been written
         self._whole: Any = None
@@ -180,18 +199,24 @@ class Machine:
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
-    def shared(self, site: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
+    def shared(self, site: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array | Records:
         """Return the shared array of a call, which is made when the first threads come to it."""
         if site not in self._shared:
-            made = self._shared[site] = shared_array(self.blocks, shape, dtype, alignment)
-            self.record(made.store)
-            if self.launch.proof is not None:
-                made.store.note_writes()
+            self._shared[site] = self._made(shape, dtype, partial(shared_array, self.blocks, alignment))
+            for part in parts_of(self._shared[site]):
+                self.record(part.store)
         return self._shared[site]
+
+    def _made(self, shape: tuple[int, ...], dtype: np.dtype, maker: Callable) -> Array | Records:
+        made = new_memory(shape, dtype, maker)
+        if self.launch.proof is not None:
+            for part in parts_of(made):
+                part.store.note_writes()
+        return made
 
     def static_bytes(self) -> int:
         """Return the bytes of a block's shared arrays of fixed shape."""
-        return sum(array.store.data.nbytes // self.blocks for array in self._shared.values())
+        return sum(prod(array.shape) * array.dtype.itemsize for array in self._shared.values())
 
     def dynamic(self, dtype: np.dtype, size: int, fill: int) -> Array:
         """Return the dynamic shared memory as an array of a dtype; the arrays of all dtypes share the memory."""
@@ -202,8 +227,9 @@ class Machine:
                 self._recorded.append(self._whole)
                 self._written = np.zeros(len(self._memory), np.uint8)
             whole = self._whole
-            if dtype.itemsize < whole.unit:
-                whole.count_in(dtype.itemsize)
+            unit = min(dtype.itemsize, 8)  # a complex128 is two units: NumPy has no integers of 16 bytes
+            if unit < whole.unit:
+                whole.count_in(unit)
             made = seen_as(self._memory, dtype, size, self.blocks)
             made.store.accesses = Window(whole, dtype.itemsize)
             if self.launch.proof is not None:
@@ -211,12 +237,9 @@ class Machine:
             self._dynamic[dtype] = made
         return self._dynamic[dtype]
 
-    def local(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    def local(self, shape: tuple[int, ...], dtype: np.dtype) -> Array | Records:
         """Return a new local array of every lane."""
-        made = local_array(self.size, shape, dtype)
-        if self.launch.proof is not None:
-            made.store.note_writes()
-        return made
+        return self._made(shape, dtype, partial(local_array, self.size))
 
     def overlapping(self, store: Store) -> bool:
         """Return whether another array shares memory with this one."""

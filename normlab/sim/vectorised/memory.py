@@ -9,6 +9,7 @@ strides, counted in elements. The element that a lane means lies at its own offs
 - a local array has the elements of all lanes side by side, so that element 3 of every lane is one stretch of memory.
 """
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -24,16 +25,17 @@ MOST_BYTES = 1 << 30  # of shared or local memory of a chunk
 
 
 def kind_of_elements(dtype: np.dtype) -> type:
-    """Return the scalar type that a load gives; raises NotVectorisedError for records."""
+    """Return the scalar type that a load gives; raises NotVectorisedError where there is none."""
     kind: type = WITH_LOADS_OF_THEIR_OWN.get(dtype, dtype.type)
-    if kind not in HOLDERS or HOLDERS[kind].kind == "c":
+    if kind not in HOLDERS:
         raise NotVectorisedError(f"of an array of {dtype}")
     return kind
 
 
 class Store:
-    """One piece of memory. `backup`: the host's array and a copy of it, made before the first store.
+    """One piece of memory. `original`: the host's array, of which `data` is a view, or a copy until the launch ends.
 
+    `backup`: a copy of it, made before the first store.
     `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
     `written`: which elements have been written, `whole` for each that has; None if nobody asks (proof.py).
     """
@@ -48,7 +50,7 @@ class Store:
         self.was_read = False
         self.written: np.ndarray | None = None
         self.whole: Any = 1
-        self.records: Any = None  # of a field of an array of records: the array's memory, which it shares with others
+        self.records: Any = None  # of a field of records: True, or the memory that it shares with other fields
 
     def before_store(self, machine: Any) -> None:
         """Prepare for a store by the kernel; raises RestartError if loads should have been recorded."""
@@ -71,7 +73,7 @@ class Store:
         if written is None:
             self.written = np.zeros(len(self.data), np.uint8)
             return
-        self.written = written.view(f"u{self.data.itemsize}")
+        self.written = written.view(f"{'u' if self.data.itemsize <= 8 else 'c'}{self.data.itemsize}")
         self.whole = np.full(self.data.itemsize, 1, np.uint8).view(self.written.dtype)[0]
 
     def restore(self) -> None:
@@ -79,6 +81,11 @@ class Store:
         if self.backup is not None and self.original is not None:
             self.original[...] = self.backup
             self.backup = None
+
+    def finish(self) -> None:
+        """Let the host see what has been stored into a copy of its array."""
+        if self.backup is not None and self.original is not None and not np.may_share_memory(self.original, self.data):
+            self.original[...] = self.data.reshape(self.original.shape)
 
 
 class Array:
@@ -114,7 +121,7 @@ class Array:
     def viewed(self, shape: tuple, strides: tuple, offset: Any) -> "Array":
         """Return a view of the same memory."""
         view = Array(self.store, self.dtype, shape, strides, offset, self.base)
-        view.alignment, view.frozen, view.seen = self.alignment, self.frozen, self.seen
+        view.kind, view.alignment, view.frozen, view.seen = self.kind, self.alignment, self.frozen, self.seen
         return view
 
     @property
@@ -142,6 +149,20 @@ class Records(NamedTuple):
 
     fields: dict[str, Array]
     shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def field(self, name: Any) -> Array:
+        """Return the array of a field; raises NotVectorisedError for one that this engine does not access."""
+        if name not in self.fields:
+            raise NotVectorisedError(f"of the field {name!r} of a record")
+        return self.fields[name]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays of all fields; raises NotVectorisedError if one of them is missing."""
+        if len(self.fields) < len(self.dtype.names or ()):
+            raise NotVectorisedError(f"of records of {self.dtype}")
+        return list(self.fields.values())
 
 
 class Record(NamedTuple):
@@ -150,11 +171,20 @@ class Record(NamedTuple):
     records: Records
     index: Any
 
-    def field(self, name: Any) -> Array:
-        """Return the array of a field; raises NotVectorisedError for one that this engine does not access."""
-        if type(name) is not str or name not in self.records.fields:
-            raise NotVectorisedError(f"of the field {name!r} of a record")
-        return self.records.fields[name]
+
+class Walk(NamedTuple):
+    """What a loop walks through by `zip` or `enumerate`: several sequences at once."""
+
+    parts: tuple
+
+
+def length_of(value: Any) -> int:
+    """Return what `len` gives of an array, a range or a tuple, or how many turns a walk through it has."""
+    if type(value) is Walk:
+        return min(map(length_of, value.parts))
+    if not isinstance(value, Array | Records | range | tuple) or getattr(value, "shape", None) == ():
+        raise NotVectorisedError(f"of the length of a {type(value).__name__}")
+    return value.shape[0] if isinstance(value, Array | Records) else len(value)
 
 
 def contiguous_strides(shape: tuple[int, ...], step: int = 1) -> tuple[int, ...]:
@@ -165,14 +195,18 @@ def contiguous_strides(shape: tuple[int, ...], step: int = 1) -> tuple[int, ...]
 def global_array(array: np.ndarray, key: Any) -> Array:
     """Return a host's array, as the kernel sees it after `adopt`, without a copy."""
     plain = np.asarray(array)
-    if plain.dtype.names or (plain.dtype.kind not in "biuf" and plain.dtype != ml_dtypes.bfloat16):
+    if plain.dtype.names or (plain.dtype.kind not in "biufc" and plain.dtype != ml_dtypes.bfloat16):
         raise NotVectorisedError(f"of an array of {plain.dtype}")
     if plain.flags.c_contiguous:
         return Array(
             Store(plain.reshape(-1), "global", plain, key), plain.dtype, plain.shape, contiguous_strides(plain.shape), 0
         )
-    if any(stride % plain.itemsize for stride in plain.strides) or not plain.size:
-        raise NotVectorisedError("of an array whose elements lie at odd places")
+    if any(stride % plain.itemsize for stride in plain.strides):  # as in records without padding
+        copy = global_array(plain.copy(), key)
+        copy.store.original, copy.alignment = plain, 1  # no vector access: its address is another
+        return copy
+    if not plain.size:
+        raise NotVectorisedError("of an array without elements")
     strides = tuple(stride // plain.itemsize for stride in plain.strides)
     spans = [stride * (extent - 1) for stride, extent in zip(strides, plain.shape, strict=True)]
     # The flat array runs from the lowest to the highest element, whatever the signs of the strides.
@@ -182,13 +216,28 @@ def global_array(array: np.ndarray, key: Any) -> Array:
     return Array(Store(flat, "global", plain, key), plain.dtype, plain.shape, strides, -sum(min(0, s) for s in spans))
 
 
-def shared_array(blocks: int, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array:
-    """Return a shared array of every block of a chunk, filled as the scheduler fills one."""
+def parts_of(array: Array | Records) -> list[Array]:
+    """Return the arrays of which an array consists: itself, or those of its records' fields."""
+    return [array] if isinstance(array, Array) else list(array.fields.values())
+
+
+def _records(shape: tuple[int, ...], dtype: np.dtype, made: Callable[[tuple, np.ndarray], Array]) -> Records:
+    """Return new records: an array for each field, `made` of its shape and of the number that fills it."""
+    record = np.asarray(fresh((1,), dtype))
+    fields = {}
+    for name in dtype.names or ():
+        filling = record[name].reshape(-1)[:1]
+        if filling.dtype.type in HOLDERS:
+            fields[name] = made((*shape, *record[name].shape[1:]), filling)
+            fields[name].kind, fields[name].store.records = filling.dtype.type, True
+    return Records(fields, shape, dtype)
+
+
+def shared_array(blocks: int, alignment: int, shape: tuple[int, ...], filling: np.ndarray) -> Array:
+    """Return a shared array of every block of a chunk, filled with a number."""
     size = prod(shape)
-    pattern = np.asarray(fresh((size,), dtype))
-    _check_room(blocks * pattern.nbytes)
-    store = Store(np.tile(pattern, blocks), "shared")
-    array = Array(store, dtype, shape, contiguous_strides(shape), 0, ("block", size))
+    store = Store(_filled(blocks * size, filling), "shared")
+    array = Array(store, filling.dtype, shape, contiguous_strides(shape), 0, ("block", size))
     array.alignment = alignment
     return array
 
@@ -202,18 +251,21 @@ def seen_as(memory: np.ndarray, dtype: np.dtype, size: int, blocks: int) -> Arra
     return array
 
 
-def local_array(lanes: int, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """Return a local array of every lane of a chunk, filled as the scheduler fills one."""
-    size = prod(shape)
-    pattern = np.asarray(fresh((1,), dtype))
-    _check_room(lanes * size * dtype.itemsize)
-    store = Store(np.tile(pattern, lanes * size), "local")
-    return Array(store, dtype, shape, contiguous_strides(shape, lanes), 0, ("lane", lanes))
+def local_array(lanes: int, shape: tuple[int, ...], filling: np.ndarray) -> Array:
+    """Return a local array of every lane of a chunk, filled with a number."""
+    store = Store(_filled(lanes * prod(shape), filling), "local")
+    return Array(store, filling.dtype, shape, contiguous_strides(shape, lanes), 0, ("lane", lanes))
 
 
-def _check_room(size: int) -> None:
-    if size > MOST_BYTES:
-        raise NotVectorisedError(f"the arrays of many blocks at once would take {size} bytes")
+def _filled(size: int, filling: np.ndarray) -> np.ndarray:
+    if size * filling.nbytes > MOST_BYTES:
+        raise NotVectorisedError(f"the arrays of many blocks at once would take {size * filling.nbytes} bytes")
+    return np.tile(filling, size)
+
+
+def new_memory(shape: tuple[int, ...], dtype: np.dtype, maker: Callable[[tuple, np.ndarray], Array]) -> Array | Records:
+    """Return new memory, filled as the scheduler fills it, of a `shared_array` or a `local_array`."""
+    return _records(shape, dtype, maker) if dtype.names else maker(shape, np.asarray(fresh((1,), dtype)))
 
 
 def loaded(array: Array, data: np.ndarray) -> Vector:

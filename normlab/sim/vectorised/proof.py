@@ -36,7 +36,7 @@ class Proof:
     def adopted(self, store: Store) -> None:
         """Count no element of a host's array as written, if some of them count as never written."""
         for array in self._uninitialized:
-            if np.may_share_memory(array, store.data):
+            if store.original is not None and np.may_share_memory(array, store.original):
                 store.note_writes()
 
     def compare_blocks(self, accesses: Any, machine: Any) -> None:

@@ -2,14 +2,14 @@
 
 import ast
 from functools import partial
-from types import FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
 from normlab.sim.language.operators import function_tree
 from normlab.sim.vectorised import statements
-from normlab.sim.vectorised.frames import RETURN, Frame, Lanes
+from normlab.sim.vectorised.frames import RETURN, Frame, Inner, Lanes, value_of
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import merge
 
@@ -19,16 +19,17 @@ DEEPEST = 40  # calls inside each other
 class Function:
     """A function of the kernel's source, ready to run: compiled once, kept for all launches."""
 
-    def __init__(self, tree: ast.FunctionDef, code: Any):
-        """Compile the statements of `tree`, which is the source of `code`."""
-        self.tree = tree
+    def __init__(self, tree: ast.FunctionDef | ast.Lambda, code: Any, captured: tuple[str, ...] = ()):
+        """Compile the statements of `tree`, which is the source of `code`; `captured`: outer names that vary."""
         self.parameters = [argument.arg for argument in tree.args.args]
         if tree.args.kwarg or tree.args.kwonlyargs or tree.args.posonlyargs:
             raise NotVectorisedError("of a function with keyword-only parameters")
         self.rest = tree.args.vararg.arg if tree.args.vararg else None
-        self.locals = frozenset((*code.co_varnames, *code.co_cellvars))
+        self.locals = frozenset((*code.co_varnames, *code.co_cellvars, *captured))
         self.free = code.co_freevars
-        self.run = partial(statements.run, statements.compiled(tree.body))
+        body: list[ast.stmt]
+        body = [ast.copy_location(ast.Return(tree.body), tree)] if isinstance(tree, ast.Lambda) else tree.body
+        self.run = partial(statements.run, statements.compiled(body))
 
 
 _functions: dict[int, tuple[Any, Function]] = {}
@@ -55,7 +56,7 @@ class Call:
         self.file = original.__code__.co_filename
         self.at: Any = None  # the node of the syntax tree that accesses memory or calls a function
         known: Any = original  # typeshed has __builtins__ in some versions only
-        self._globals, self._builtins = known.__globals__, known.__builtins__
+        self._code, self._globals, self._builtins = known.__code__, known.__globals__, known.__builtins__
         self._cells = dict(zip(function.free, original.__closure__ or (), strict=True))
         self.results: list[tuple[np.ndarray, Any]] = []
 
@@ -70,6 +71,28 @@ class Call:
         else:
             raise NotVectorisedError(f"{name!r} is not defined")
         return self.machine.launch.array(value, ("outer", name)) if isinstance(value, np.ndarray) else value
+
+    def defined(self, node: ast.FunctionDef | ast.Lambda, name: str) -> Inner:
+        """Return a function that this one defines inside itself."""
+        codes = [
+            one
+            for one in self._code.co_consts
+            if isinstance(one, CodeType) and (one.co_name, one.co_firstlineno) == (name, node.lineno)
+        ]
+        if len(codes) != 1 or node.args.defaults or getattr(node, "decorator_list", False):
+            raise NotVectorisedError(f"of the function {name!r} in a function")
+        (code,) = codes
+        _functions.setdefault(id(code), (code, Function(node, code, code.co_freevars)))
+        return Inner(code, self)
+
+    def closure(self, inner: Inner, given: list, named: dict[str, Any], frame: Frame) -> Any:
+        """Run a function that this one has defined, with the values that its outer variables have in a frame."""
+        if inner.call is not self:
+            raise NotVectorisedError(f"of the function {inner.code.co_name!r} outside of the one that defines it")
+        names = inner.code.co_freevars
+        values = {name: value_of(frame, name) if name in self.function.locals else self.outer(name) for name in names}
+        function = FunctionType(inner.code, self._globals, closure=tuple(CellType() for _ in names))
+        return invoke(function, bound(function, given, named) | values, frame.lanes, self)
 
     def inner(self, original: FunctionType, given: list, named: dict[str, Any], lanes: Lanes) -> Any:
         """Run a function that this one calls."""

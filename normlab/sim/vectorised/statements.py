@@ -16,8 +16,9 @@ from normlab.sim.language.operators import PREFIX
 from normlab.sim.vectorised import expressions
 from normlab.sim.vectorised.expressions import PYTHON_OPERATORS, Expression, refusing
 from normlab.sim.vectorised.frames import BREAK, CONTINUE, RETURN, Exit, Frame, value_of
+from normlab.sim.vectorised.memory import Record, length_of
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import Mixed, Vector, varies
+from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, varies
 
 Statement = Callable[[Frame], None]
 SPIN = 2000  # turns after which a loop is asked whether anything changes in it
@@ -98,6 +99,13 @@ def _target(node: ast.expr) -> Callable[[Frame, Any], None]:
                 expressions.store_item(frame, target, place, value)
 
             return store
+        case ast.Attribute(value=base, attr=name):
+            record = expressions.compiled(base)
+
+            def set_field(frame: Frame, value: Any) -> None:
+                expressions.store_item(frame, _record(record(frame)), name, value)
+
+            return set_field
     return lambda frame, value: refusing(f"of an assignment to {ast.unparse(node)}")(frame)
 
 
@@ -120,7 +128,16 @@ def _augmented(node: ast.AugAssign) -> Statement:
     if isinstance(node.target, ast.Subscript):
         array, key = expressions.compiled(node.target.value), expressions.compiled(node.target.slice)
         return lambda frame: _update_item(frame, node.target, array(frame), key(frame), operation, value)
+    if isinstance(node.target, ast.Attribute):
+        base, field = expressions.compiled(node.target.value), node.target.attr
+        return lambda frame: _update_item(frame, node.target, _record(base(frame)), field, operation, value)
     return refusing(f"of an assignment to {ast.unparse(node.target)}")
+
+
+def _record(value: Any) -> Record:
+    if type(value) is not Record:
+        raise NotVectorisedError("of an assignment to an attribute of something other than a record")
+    return value
 
 
 def _update_item(frame: Frame, node: ast.expr, array: Any, key: Any, operation: Callable, value: Expression) -> None:
@@ -206,17 +223,28 @@ def _divided(frame: Frame, condition: Any, exits: list[Exit]) -> Frame | None:
     return frame.shrunk(stay) if len(stay) else None
 
 
+def _ending(outer: Frame, ended: list[Exit], broken: list[Exit], otherwise: list) -> None:
+    """Let lanes come back from a loop: those that it has `ended` for, by way of its else, and those that left it."""
+    if otherwise and ended:
+        whole = len(ended) == 1 and ended[0].places is None
+        places = None if whole else np.sort(np.concatenate([one.places for one in ended]))
+        outer.absorb(broken + ended)
+        child = outer.child(places)
+        run(otherwise, child)
+        ended, broken = [child.exit(left=child.left)], []
+    outer.absorb(broken + ended)
+
+
 def _while(node: ast.While) -> Statement:
-    if node.orelse:
-        return refusing("of a loop with an else")
-    test, body = expressions.compiled_test(node.test), compiled(node.body)
+    test, body, otherwise = expressions.compiled_test(node.test), compiled(node.body), compiled(node.orelse)
 
     def loop(outer: Frame) -> None:
+        ended: list[Exit] = []
         exits: list[Exit] = []
         frame: Frame | None = outer.child(None)
         turns, before = 0, None
         while frame is not None:
-            frame = _divided(frame, test(frame), exits)
+            frame = _divided(frame, test(frame), ended)
             if frame is not None:
                 frame.lanes.machine.turn(frame.width)
                 run(body, frame)
@@ -224,7 +252,7 @@ def _while(node: ast.While) -> Statement:
             turns += 1
             if turns % SPIN == 0 and frame is not None:
                 before = _progress(frame, before)
-        outer.absorb(exits)
+        _ending(outer, ended, exits, otherwise)
 
     return loop
 
@@ -245,9 +273,7 @@ def _unchanged(one: Any, other: Any) -> bool:
 
 
 def _for(node: ast.For) -> Statement:
-    if node.orelse:
-        return refusing("of a loop with an else")
-    store, body = _target(node.target), compiled(node.body)
+    store, body, otherwise = _target(node.target), compiled(node.body), compiled(node.orelse)
     match node.iter:
         case ast.Call(func=ast.Name("range"), args=arguments, keywords=[]):
             parts = [expressions.compiled(part) for part in arguments]
@@ -259,32 +285,32 @@ def _for(node: ast.For) -> Statement:
         if parts:
             bounds = [part(outer) for part in parts]
             if any(varies(bound) for bound in bounds):
-                _varying_range(outer, bounds, store, body)
+                _varying_range(outer, bounds, store, body, otherwise)
                 return
             items: Any = range(*map(operator.index, bounds))
         else:
             items = sequence(outer)
-            if not isinstance(items, tuple | range):
-                raise NotVectorisedError("a loop walks through something other than a range or a tuple")
+        ended: list[Exit] = []
         exits: list[Exit] = []
         frame: Frame | None = outer.child(None)
         # A variable like any other, because lanes leave the loop and the numbers of a tuple then lie closer together.
         frame.variables[".items"] = items  # type: ignore[union-attr]
-        for turn in range(len(items)):
+        for turn in range(length_of(items)):
             frame.lanes.machine.turn(frame.width)  # type: ignore[union-attr]
-            store(frame, frame.variables[".items"][turn])  # type: ignore[arg-type, union-attr]
+            frame.call.at = node.iter  # type: ignore[union-attr]
+            store(frame, expressions.entry(frame, frame.variables[".items"], turn))  # type: ignore[arg-type, union-attr]
             run(body, frame)  # type: ignore[arg-type]
             frame = _ended(frame, exits)  # type: ignore[arg-type]
             if frame is None:
                 break
         else:
-            exits.append(frame.exit())  # type: ignore[union-attr]
-        outer.absorb(exits)
+            ended.append(frame.exit())  # type: ignore[union-attr]
+        _ending(outer, ended, exits, otherwise)
 
     return loop
 
 
-def _varying_range(outer: Frame, bounds: list, store: Callable, body: list) -> None:
+def _varying_range(outer: Frame, bounds: list, store: Callable, body: list, otherwise: list) -> None:
     """Run a loop over ranges that differ between the lanes: turn `k` has the k-th number of each."""
     bounds = [0, bounds[0], 1] if len(bounds) == 1 else [*bounds, 1] if len(bounds) == 2 else bounds
     start, stop, step = (_numbers(bound, outer.width) for bound in bounds)
@@ -294,6 +320,7 @@ def _varying_range(outer: Frame, bounds: list, store: Callable, body: list) -> N
     turns = np.maximum(turns, np.where(step < 0, -((stop - start) // np.where(step < 0, -step, 1)), 0))
     # The last number is start + (turns - 1) * step, and lies between start and stop.
     low, high = int(min(start.min(), stop.min())), int(max(start.max(), stop.max()))
+    ended: list[Exit] = []
     exits: list[Exit] = []
     frame: Frame | None = outer.child(None)
     state = {"start": Vector(int, start), "step": Vector(int, step), "turns": Vector(int, turns)}
@@ -301,7 +328,7 @@ def _varying_range(outer: Frame, bounds: list, store: Callable, body: list) -> N
     turn = 0
     while frame is not None:
         left = frame.variables[".turns"]
-        frame = _divided(frame, left.data > turn if type(left) is Vector else left > turn, exits)
+        frame = _divided(frame, left.data > turn if type(left) is Vector else left > turn, ended)
         if frame is None:
             break
         frame.lanes.machine.turn(frame.width)
@@ -313,12 +340,12 @@ def _varying_range(outer: Frame, bounds: list, store: Callable, body: list) -> N
         run(body, frame)
         frame = _ended(frame, exits)
         turn += 1
-    outer.absorb(exits)
+    _ending(outer, ended, exits, otherwise)
 
 
 def _numbers(value: Any, width: int) -> np.ndarray:
-    if type(value) is Vector and value.data.dtype == np.int64:
-        return value.data
+    if type(value) is Vector and HOLDERS[value.kind].kind in "iu" and value.data.dtype != np.uint64:
+        return value.data.astype(np.int64, copy=False)
     if type(value) in (Vector, Mixed):
         raise NotVectorisedError("range gets something other than ints")
     return np.full(width, operator.index(value), np.int64)
@@ -332,6 +359,10 @@ def _return(node: ast.Return) -> Statement:
         frame.leave(RETURN)
 
     return leave
+
+
+def _definition(node: ast.FunctionDef) -> Statement:
+    return lambda frame: frame.assign(node.name, frame.call.defined(node, node.name))
 
 
 def _assertion(node: ast.Assert) -> Statement:
@@ -354,6 +385,7 @@ BUILDERS: dict[type, Callable[[Any], Statement]] = {
     ast.For: _for,
     ast.Return: _return,
     ast.Assert: _assertion,
+    ast.FunctionDef: _definition,
     ast.Break: lambda node: lambda frame: frame.leave(BREAK),
     ast.Continue: lambda node: lambda frame: frame.leave(CONTINUE),
 }

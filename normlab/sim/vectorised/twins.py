@@ -10,8 +10,8 @@ import numpy as np
 
 from normlab.sim.vectorised.accesses import apart, load_item, store_item
 from normlab.sim.vectorised.arithmetic import truth
-from normlab.sim.vectorised.casts import to_scalar_type
 from normlab.sim.vectorised.frames import Frame
+from normlab.sim.vectorised.functions import call
 from normlab.sim.vectorised.memory import Array, kind_of_elements
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, element, kind_of, take
@@ -22,7 +22,7 @@ def converted_to(frame: Frame, kind: type, value: Any) -> Any:
     """Return `kind(value)`, for a NumPy type."""
     if kind_of(value) is kind:
         return value
-    return to_scalar_type(kind, value, frame.width) if type(value) in (Vector, Mixed) else kind(value)
+    return call(kind, (value,), frame.width) if type(value) in (Vector, Mixed) else kind(value)
 
 
 def wide_item(frame: Frame, array: Any, index: Any) -> Any:
@@ -66,7 +66,7 @@ def place_in_vector(frame: Frame, array: Any, index: Any, width: int) -> Any:
 
     It is no access: threads without an element of their own ask for places outside the array.
     """
-    if type(array) is not Array or array.store.space != "global":
+    if type(array) is not Array or array.store.space != "global" or array.alignment is not None:
         raise NotVectorisedError("of the address of something other than global memory")
     place = array.store.data.__array_interface__["data"][0] // array.dtype.itemsize + array.offset
     parts = index if type(index) is tuple else (index,)

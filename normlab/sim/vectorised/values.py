@@ -19,22 +19,29 @@ import numpy as np
 from normlab.sim.language.integers import NARROW, Unsigned64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
-# Scalar type → the dtype that holds it. Narrow integers hold 64-bit numbers, as they do in the scheduler's threads.
+# Scalar type → the dtype that holds it. Narrow integers hold 64-bit numbers, as they do in the scheduler's threads;
+# those of NumPy come out of the fields of records.
 HOLDERS: dict[type, np.dtype] = {
     int: np.dtype(np.int64),
     bool: np.dtype(np.bool_),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
     Unsigned64: np.dtype(np.uint64),
     ml_dtypes.bfloat16: np.dtype(ml_dtypes.bfloat16),
     **{kind: np.dtype(np.int64) for kind in NARROW.values()},
     **{
         kind: np.dtype(kind)
-        for kind in (np.bool_, np.int64, np.uint64, np.float16, np.float32, np.float64, np.complex64, np.complex128)
+        for kind in (
+            *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
+            *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
+        )
     },
 }
 BOOLEANS = (bool, np.bool_)
+COMPLEX = (np.complex64, np.complex128)
 SIGNED = (int, np.int64, *NARROW.values())  # the types whose numbers an int64 holds
-_FROM_INT = (int, bool, *NARROW.values())  # built from a Python number; NumPy's own come out of the array
-_REBUILT = (*_FROM_INT, Unsigned64)
+_FROM_PYTHON = (int, bool, float, complex, *NARROW.values())  # built from a Python number; others come out of the array
+_REBUILT = (*_FROM_PYTHON, Unsigned64)
 
 
 class Unbound:
@@ -102,7 +109,7 @@ def kind_of(value: Any) -> type:
 
 def element(kind: type, data: np.ndarray, lane: int) -> Any:
     """Return one lane's number as a scalar."""
-    if kind in _FROM_INT:
+    if kind in _FROM_PYTHON:
         return kind(data[lane].item())
     return Unsigned64(data[lane]) if kind is Unsigned64 else data[lane]
 
@@ -172,7 +179,9 @@ def same(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other) or type(one) not in HOLDERS:
         return False
-    return one.tobytes() == other.tobytes() if isinstance(one, np.generic) else one == other
+    if isinstance(one, np.generic):
+        return one.tobytes() == other.tobytes()
+    return repr(one) == repr(other) if type(one) in (float, complex) else one == other
 
 
 Piece = tuple[Any, Any]  # the places of some lanes (None: all of them), and their value

@@ -10,28 +10,17 @@ LOWER_HALF = 0x0000FFFF
 
 @cuda.jit
 def two_locks_two_orders(locks, holders, count):
-    first = cuda.blockIdx.x
-    while cuda.atomic.cas(locks, first, 0, 1) != 0:
+    first = cuda.blockIdx.x  # FIX writes: while cuda.atomic.cas(locks, 0, 0, 1) != 0:
+    while cuda.atomic.cas(locks, first, 0, 1) != 0:  # FIX drops
         pass
-    cuda.atomic.add(holders, 0, 1)
-    while cuda.atomic.add(holders, 0, 0) < 2:  # both blocks have their first lock now
-        pass
-    while cuda.atomic.cas(locks, 1 - first, 0, 1) != 0:  # BUG deadlock: waits
-        pass
-    cuda.atomic.add(count, 0, 1)
-    cuda.atomic.exch(locks, 1 - first, 0)
-    cuda.atomic.exch(locks, first, 0)
-
-
-@cuda.jit
-def two_locks_two_orders_fixed(locks, holders, count):
-    while cuda.atomic.cas(locks, 0, 0, 1) != 0:
-        pass
-    while cuda.atomic.cas(locks, 1, 0, 1) != 0:
+    cuda.atomic.add(holders, 0, 1)  # FIX writes: while cuda.atomic.cas(locks, 1, 0, 1) != 0:
+    while cuda.atomic.add(holders, 0, 0) < 2:  # both blocks have their first lock now  # FIX drops
+        pass  # FIX drops
+    while cuda.atomic.cas(locks, 1 - first, 0, 1) != 0:  # BUG deadlock: waits  # FIX drops
         pass
     cuda.atomic.add(count, 0, 1)
-    cuda.atomic.exch(locks, 1, 0)
-    cuda.atomic.exch(locks, 0, 0)
+    cuda.atomic.exch(locks, 1 - first, 0)  # FIX writes: cuda.atomic.exch(locks, 1, 0)
+    cuda.atomic.exch(locks, first, 0)  # FIX writes: cuda.atomic.exch(locks, 0, 0)
 
 
 @cuda.jit
@@ -39,17 +28,9 @@ def lock_held_over_a_barrier(lock, count):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0:  # BUG deadlock: waits
         pass
     cuda.atomic.add(count, 0, 1)
+    # FIX adds: cuda.atomic.exch(lock, 0, 0)
     cuda.syncthreads()  # BUG deadlock: waits
-    cuda.atomic.exch(lock, 0, 0)
-
-
-@cuda.jit
-def lock_held_over_a_barrier_fixed(lock, count):
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0:
-        pass
-    cuda.atomic.add(count, 0, 1)
-    cuda.atomic.exch(lock, 0, 0)
-    cuda.syncthreads()
+    cuda.atomic.exch(lock, 0, 0)  # FIX drops
 
 
 @cuda.jit
@@ -59,17 +40,7 @@ def flag_that_nobody_sets(flag, out):
             pass
         out[0] = 1
     else:
-        cuda.atomic.add(flag, 0, 1)
-
-
-@cuda.jit
-def flag_that_nobody_sets_fixed(flag, out):
-    if cuda.blockIdx.x == 0:
-        while cuda.atomic.add(flag, 0, 0) < 1:
-            pass
-        out[0] = 1
-    else:
-        cuda.atomic.add(flag, 0, 1)
+        cuda.atomic.add(flag, 0, 1)  # FIX writes: cuda.atomic.add(flag, 0, 2)
 
 
 @cuda.jit
@@ -77,18 +48,11 @@ def grid_sync_of_some_blocks(x, out):
     block = cuda.blockIdx.x
     if block < x.shape[0]:
         x[block] *= 2
-        cuda.cg.this_grid().sync()  # BUG deadlock: waits
-        out[block] = x[x.shape[0] - 1 - block]
-
-
-@cuda.jit
-def grid_sync_of_some_blocks_fixed(x, out):
-    block = cuda.blockIdx.x
-    if block < x.shape[0]:
-        x[block] *= 2
-    cuda.cg.this_grid().sync()
-    if block < x.shape[0]:
-        out[block] = x[x.shape[0] - 1 - block]
+        cuda.cg.this_grid().sync()  # BUG deadlock: waits  # FIX drops
+        out[block] = x[x.shape[0] - 1 - block]  # FIX drops
+    # FIX adds: cuda.cg.this_grid().sync()
+    # FIX adds: if block < x.shape[0]:
+    # FIX adds:     out[block] = x[x.shape[0] - 1 - block]
 
 
 @cuda.jit
@@ -96,18 +60,9 @@ def shuffle_against_barrier(x, out):
     lane = cuda.threadIdx.x
     value = x[lane]
     if lane < 16:
-        value = cuda.shfl_xor_sync(FULL, value, 1)  # BUG deadlock: waits
+        value = cuda.shfl_xor_sync(FULL, value, 1)  # BUG deadlock: waits  # FIX drops
+        # FIX adds: value = cuda.shfl_xor_sync(LOWER_HALF, value, 1)
     cuda.syncthreads()  # BUG deadlock: waits
-    out[lane] = value
-
-
-@cuda.jit
-def shuffle_against_barrier_fixed(x, out):
-    lane = cuda.threadIdx.x
-    value = x[lane]
-    if lane < 16:
-        value = cuda.shfl_xor_sync(LOWER_HALF, value, 1)
-    cuda.syncthreads()
     out[lane] = value
 
 
@@ -116,27 +71,27 @@ def _warp() -> tuple:
 
 
 PLANTED = [
-    Planted("deadlock", two_locks_two_orders, two_locks_two_orders_fixed, 2, 1,
+    Planted("deadlock", two_locks_two_orders, 2, 1,
         lambda: (counters(2), counters(), counters()),
         "Each block holds the lock that the other one wants.",
         hangs=True,
     ),
-    Planted("deadlock", lock_held_over_a_barrier, lock_held_over_a_barrier_fixed, 1, 4,
+    Planted("deadlock", lock_held_over_a_barrier, 1, 4,
         lambda: (counters(), counters()),
         "The owner waits at the barrier for threads that wait for its lock.",
         hangs=True,
     ),
-    Planted("deadlock", flag_that_nobody_sets, flag_that_nobody_sets_fixed, 2, 1,
+    Planted("deadlock", flag_that_nobody_sets, 2, 1,
         lambda: (counters(), zeros(1)),
         "Block 0 waits for two signals, and one is ever sent.",
         hangs=True,
     ),
-    Planted("deadlock", grid_sync_of_some_blocks, grid_sync_of_some_blocks_fixed, 4, 1,
+    Planted("deadlock", grid_sync_of_some_blocks, 4, 1,
         lambda: (floats(3), zeros(3)),
         "A grid sync waits for all blocks, also for those that have returned.",
         hangs=True,
     ),
-    Planted("deadlock", shuffle_against_barrier, shuffle_against_barrier_fixed, 1, 32, _warp,
+    Planted("deadlock", shuffle_against_barrier, 1, 32, _warp,
         "Half of the warp waits in the shuffle for the other half, which waits at the barrier for the first.",
         hangs=True,
     ),

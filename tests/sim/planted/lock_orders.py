@@ -13,25 +13,16 @@ def take(locks, number):
 
 @cuda.jit
 def locks_in_both_orders(locks, count):
-    if cuda.blockIdx.x == 0:
-        while cuda.atomic.cas(locks, 0, 0, 1) != 0:
-            pass
-        while cuda.atomic.cas(locks, 1, 0, 1) != 0:  # BUG lock-order: takes the second lock
-            pass
-    else:
-        while cuda.atomic.cas(locks, 1, 0, 1) != 0:
-            pass
-        while cuda.atomic.cas(locks, 0, 0, 1) != 0:  # BUG lock-order: takes the second lock
-            pass
-    cuda.atomic.add(count, 0, 1)
-    cuda.atomic.exch(locks, 0, 0)
-    cuda.atomic.exch(locks, 1, 0)
-
-
-@cuda.jit
-def locks_in_both_orders_fixed(locks, count):
-    take(locks, 0)
-    take(locks, 1)
+    if cuda.blockIdx.x == 0:  # FIX writes: take(locks, 0)
+        while cuda.atomic.cas(locks, 0, 0, 1) != 0:  # FIX drops
+            pass  # FIX drops
+        while cuda.atomic.cas(locks, 1, 0, 1) != 0:  # BUG lock-order: takes the second lock  # FIX drops
+            pass  # FIX drops
+    else:  # FIX writes: take(locks, 1)
+        while cuda.atomic.cas(locks, 1, 0, 1) != 0:  # FIX drops
+            pass  # FIX drops
+        while cuda.atomic.cas(locks, 0, 0, 1) != 0:  # BUG lock-order: takes the second lock  # FIX drops
+            pass  # FIX drops
     cuda.atomic.add(count, 0, 1)
     cuda.atomic.exch(locks, 0, 0)
     cuda.atomic.exch(locks, 1, 0)
@@ -41,33 +32,23 @@ def locks_in_both_orders_fixed(locks, count):
 def philosophers(forks, meals):
     left = cuda.blockIdx.x
     right = (left + 1) % cuda.gridDim.x
-    while cuda.atomic.exch(forks, left, 1) != 0:
-        pass
-    while cuda.atomic.exch(forks, right, 1) != 0:  # BUG lock-order: takes the second lock
-        pass
-    cuda.atomic.add(meals, left, 1)
-    cuda.atomic.exch(forks, right, 0)
-    cuda.atomic.exch(forks, left, 0)
-
-
-@cuda.jit
-def philosophers_fixed(forks, meals):
-    left = cuda.blockIdx.x
-    right = (left + 1) % cuda.gridDim.x
-    take(forks, min(left, right))
-    take(forks, max(left, right))
+    while cuda.atomic.exch(forks, left, 1) != 0:  # FIX writes: take(forks, min(left, right))
+        pass  # FIX drops
+    while cuda.atomic.exch(forks, right, 1) != 0:  # BUG lock-order: takes the second lock  # FIX drops
+        pass  # FIX drops
+    # FIX adds: take(forks, max(left, right))
     cuda.atomic.add(meals, left, 1)
     cuda.atomic.exch(forks, right, 0)
     cuda.atomic.exch(forks, left, 0)
 
 
 PLANTED = [
-    Planted("lock-order", locks_in_both_orders, locks_in_both_orders_fixed, 2, 1,
+    Planted("lock-order", locks_in_both_orders, 2, 1,
         lambda: (counters(2), counters()),
         "If both blocks get their first lock before either gets its second, both wait for ever.",
         hangs=True,
     ),
-    Planted("lock-order", philosophers, philosophers_fixed, 5, 1,
+    Planted("lock-order", philosophers, 5, 1,
         lambda: (counters(5), counters(5)),
         "If every block holds its left fork, no block gets its right one.",
         hangs=True,

@@ -5,14 +5,11 @@ import inspect
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from sim.planted.collection import floats, mended
 
 from normlab.sim import sanitize
 
 FULL = 0xFFFFFFFF
-
-
-def floats(size):
-    return np.arange(1, size + 1, dtype=np.float32)
 
 
 def ints(size=1):
@@ -37,22 +34,7 @@ def sum_without_barrier(x, out):
         if thread < step:
             buffer[thread] += buffer[thread + step]
         step //= 2
-    if thread == 0:
-        out[0] = buffer[0]
-
-
-@cuda.jit
-def sum_with_the_advice_followed(x, out):
-    buffer = cuda.shared.array(256, float32)
-    thread = cuda.threadIdx.x
-    buffer[thread] = x[thread]
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if thread < step:
-            buffer[thread] += buffer[thread + step]
-        step //= 2
-        cuda.syncthreads()
+        # FIX adds: cuda.syncthreads()
     if thread == 0:
         out[0] = buffer[0]
 
@@ -62,7 +44,7 @@ def test_a_loop_without_a_barrier_gets_one_at_the_end_of_its_body(threads):
     (finding,) = sanitize(sum_without_barrier)[1, threads](floats(256), floats(1)).findings
     assert finding.advice.endswith("put cuda.syncthreads() at the end of the loop's body, outside of any if")
     assert (finding.first.operation, finding.second.operation) == ("write", "read")
-    assert sanitize(sum_with_the_advice_followed)[1, threads](floats(256), floats(1)).ok
+    assert sanitize(mended(sum_without_barrier))[1, threads](floats(256), floats(1)).ok
 
 
 @cuda.jit

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from sim.planted.collection import floats
 
 from normlab.sim import sanitize
-
-
-def floats(size):
-    return np.arange(1, size + 1, dtype=np.float32)
-
 
 # --- a counter that the last block resets, as in NVIDIA's threadFenceReduction ----------------------------------------
 

@@ -6,6 +6,7 @@ Each wrong kernel here makes one mistake that no other rule of the proof meets: 
 import numpy as np
 import pytest
 from numba import cuda, float32, int16, int32, int64
+from sim.planted.collection import floats
 
 from normlab.engine import cluster_rank, commit_copies, copy_async, wait_copies
 from normlab.engine.device.clusters import cluster_sync, store_to_block
@@ -22,10 +23,6 @@ def chunks_of_two_blocks(monkeypatch):
     monkeypatch.setattr(engine, "STRICT", True)
     monkeypatch.setattr(engine, "LANES", 2 * THREADS)
     monkeypatch.setattr(engine, "_learnt", {})
-
-
-def floats(*shape):
-    return np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
 
 
 @cuda.jit
@@ -135,14 +132,22 @@ def test_an_engine_that_does_not_exist_is_refused():
 
 # --- kernels with one mistake: (x, out), where out has an element for each thread of the grid, and some more ----------
 
+WRONG = []
 
-@cuda.jit
+
+def wrong(function):
+    """Compile a kernel with a mistake, and keep it for the test."""
+    WRONG.append(cuda.jit(function))
+    return WRONG[-1]
+
+
+@wrong
 def two_blocks_write_one_element(x, out):
     if cuda.threadIdx.x == 0 and cuda.blockIdx.x % 4 == 0:  # blocks 0 and 4
         out[0] = cuda.blockIdx.x
 
 
-@cuda.jit
+@wrong
 def a_later_block_reads_what_an_earlier_one_writes(x, out):
     if cuda.threadIdx.x == 0:
         if cuda.blockIdx.x == 0:
@@ -151,7 +156,7 @@ def a_later_block_reads_what_an_earlier_one_writes(x, out):
             out[5] = out[0]
 
 
-@cuda.jit
+@wrong
 def a_later_block_writes_what_an_earlier_one_reads(x, out):
     if cuda.threadIdx.x == 0:
         if cuda.blockIdx.x == 0:
@@ -160,7 +165,7 @@ def a_later_block_writes_what_an_earlier_one_reads(x, out):
             out[0] = 3
 
 
-@cuda.jit
+@wrong
 def many_blocks_read_what_a_later_one_writes(x, out):
     if cuda.threadIdx.x == 0:
         if cuda.blockIdx.x < 5:
@@ -169,7 +174,7 @@ def many_blocks_read_what_a_later_one_writes(x, out):
             out[0] = x[0]
 
 
-@cuda.jit
+@wrong
 def a_block_reads_what_another_one_adds_to(x, out):
     if cuda.threadIdx.x == 0:
         if cuda.blockIdx.x < 2:
@@ -178,13 +183,13 @@ def a_block_reads_what_another_one_adds_to(x, out):
             out[cuda.blockIdx.x] = out[0]
 
 
-@cuda.jit
+@wrong
 def all_blocks_read_and_add_to_one_element(x, out):
     if cuda.threadIdx.x == 0 and cuda.blockIdx.x % 2 == 0:
         cuda.atomic.add(out, 0, out[0])
 
 
-@cuda.jit
+@wrong
 def a_block_writes_what_another_one_adds_to(x, out):
     if cuda.threadIdx.x == 0:
         if cuda.blockIdx.x == 0:
@@ -193,13 +198,13 @@ def a_block_writes_what_another_one_adds_to(x, out):
             out[0] = x[0]
 
 
-@cuda.jit
+@wrong
 def all_threads_of_a_block_write_one_number(x, out):
     if cuda.blockIdx.x == 0:
         out[0] = 1
 
 
-@cuda.jit
+@wrong
 def a_thread_reads_shared_memory_that_nobody_has_written(x, out):
     buffer = cuda.shared.array(THREADS, float32)
     t = cuda.threadIdx.x
@@ -208,21 +213,21 @@ def a_thread_reads_shared_memory_that_nobody_has_written(x, out):
     out[cuda.grid(1)] = buffer[t]
 
 
-@cuda.jit
+@wrong
 def a_thread_adds_to_shared_memory_that_nobody_has_written(x, out):
     counts = cuda.shared.array(THREADS, int32)
     cuda.atomic.add(counts, cuda.threadIdx.x, 1)
     out[cuda.grid(1)] = x[0]
 
 
-@cuda.jit
+@wrong
 def a_thread_reads_local_memory_that_it_has_not_written(x, out):
     own = cuda.local.array(2, float32)
     own[0] = x[0]
     out[cuda.grid(1)] = own[cuda.threadIdx.x % 2]
 
 
-@cuda.jit
+@wrong
 def half_of_a_word_has_been_written(x, out):
     parts, words = cuda.shared.array(0, int16), cuda.shared.array(0, int32)
     t = cuda.threadIdx.x
@@ -230,18 +235,18 @@ def half_of_a_word_has_been_written(x, out):
     out[cuda.grid(1)] = words[t]
 
 
-@cuda.jit
+@wrong
 def an_index_comes_out_negative(x, out):
     out[cuda.grid(1)] = x[cuda.threadIdx.x - 1]
 
 
-@cuda.jit
+@wrong
 def an_index_of_a_store_comes_out_negative(x, out):
     i = cuda.grid(1)
     out[i - 1] = x[i]
 
 
-@cuda.jit
+@wrong
 def an_index_of_a_row_comes_out_negative(x, out):
     rows = cuda.local.array((2, 1), float32)
     rows[0, 0] = rows[1, 0] = x[0]
@@ -249,7 +254,7 @@ def an_index_of_a_row_comes_out_negative(x, out):
     out[cuda.grid(1)] = row[0]
 
 
-@cuda.jit
+@wrong
 def threads_have_returned_before_a_barrier(x, out):
     t = cuda.threadIdx.x
     if t >= 32:
@@ -258,19 +263,19 @@ def threads_have_returned_before_a_barrier(x, out):
     cuda.syncthreads()
 
 
-@cuda.jit
+@wrong
 def a_mask_leaves_its_own_lane_out(x, out):
     out[cuda.grid(1)] = x[0] if cuda.any_sync(0xFFFF, cuda.laneid == 3) else x[1]
 
 
-@cuda.jit
+@wrong
 def a_lane_reads_from_one_that_has_returned(x, out):
     if cuda.laneid >= 16:
         return
     out[cuda.grid(1)] = cuda.shfl_xor_sync(FULL, x[cuda.grid(1)], 16)
 
 
-@cuda.jit
+@wrong
 def threads_have_returned_before_a_grid_sync(x, out):
     if cuda.threadIdx.x == 40:
         return
@@ -278,7 +283,7 @@ def threads_have_returned_before_a_grid_sync(x, out):
     cuda.cg.this_grid().sync()
 
 
-@cuda.jit
+@wrong
 def the_target_of_a_copy_is_read_before_it_arrives(x, out):
     buffer = cuda.shared.array(4 * THREADS, float32, alignment=16)
     t = 4 * cuda.threadIdx.x
@@ -289,7 +294,7 @@ def the_target_of_a_copy_is_read_before_it_arrives(x, out):
     wait_copies(0)
 
 
-@cuda.jit
+@wrong
 def the_target_of_a_copy_is_written_before_it_arrives(x, out):
     buffer = cuda.shared.array(4 * THREADS, float32, alignment=16)
     t = 4 * cuda.threadIdx.x
@@ -300,7 +305,7 @@ def the_target_of_a_copy_is_written_before_it_arrives(x, out):
     out[cuda.grid(1)] = buffer[t]
 
 
-@cuda.jit
+@wrong
 def two_copies_have_one_target(x, out):
     buffer = cuda.shared.array(4 * THREADS, float32, alignment=16)
     t = 4 * cuda.threadIdx.x
@@ -311,7 +316,7 @@ def two_copies_have_one_target(x, out):
     out[cuda.grid(1)] = buffer[t]
 
 
-@cuda.jit
+@wrong
 def what_a_neighbour_copies_is_read_without_a_barrier(x, out):
     buffer = cuda.shared.array(4 * THREADS, float32, alignment=16)
     t = 4 * cuda.threadIdx.x
@@ -321,7 +326,7 @@ def what_a_neighbour_copies_is_read_without_a_barrier(x, out):
     out[cuda.grid(1)] = buffer[(t + 4) % (4 * THREADS)]
 
 
-@cuda.jit
+@wrong
 def a_copy_begins_before_a_neighbour_has_read_its_target(x, out):
     buffer = cuda.shared.array(0, float32)
     t = cuda.threadIdx.x
@@ -334,34 +339,6 @@ def a_copy_begins_before_a_neighbour_has_read_its_target(x, out):
     cuda.syncthreads()
     wait_copies(0)
     out[cuda.grid(1)] = value
-
-
-WRONG = [
-    two_blocks_write_one_element,
-    a_later_block_reads_what_an_earlier_one_writes,
-    a_later_block_writes_what_an_earlier_one_reads,
-    many_blocks_read_what_a_later_one_writes,
-    a_block_reads_what_another_one_adds_to,
-    all_blocks_read_and_add_to_one_element,
-    a_block_writes_what_another_one_adds_to,
-    all_threads_of_a_block_write_one_number,
-    a_thread_reads_shared_memory_that_nobody_has_written,
-    a_thread_adds_to_shared_memory_that_nobody_has_written,
-    a_thread_reads_local_memory_that_it_has_not_written,
-    half_of_a_word_has_been_written,
-    an_index_comes_out_negative,
-    an_index_of_a_store_comes_out_negative,
-    an_index_of_a_row_comes_out_negative,
-    threads_have_returned_before_a_barrier,
-    threads_have_returned_before_a_grid_sync,
-    the_target_of_a_copy_is_read_before_it_arrives,
-    the_target_of_a_copy_is_written_before_it_arrives,
-    two_copies_have_one_target,
-    a_copy_begins_before_a_neighbour_has_read_its_target,
-    what_a_neighbour_copies_is_read_without_a_barrier,
-    a_mask_leaves_its_own_lane_out,
-    a_lane_reads_from_one_that_has_returned,
-]
 
 
 @pytest.mark.parametrize("kernel", WRONG, ids=lambda kernel: kernel.py_func.__name__)

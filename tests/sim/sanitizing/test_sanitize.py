@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numba import cuda, float32, int32
+from sim.planted.collection import floats
 
 from normlab.sim import Finding, Report, sanitize
 from normlab.sim.sanitizing.shadow import ENOUGH
@@ -18,10 +19,6 @@ def found(kernel, grid, block, *arguments, **how):
     report = sanitize(kernel, **how)[grid, block](*arguments)
     first = kernel.py_func.__code__.co_firstlineno + 1  # behind the decorator
     return [(f.kind, f.array, tuple(line - first for line in f.lines)) for f in report.findings]
-
-
-def floats(*shape):
-    return np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
 
 
 # --- what it takes and returns ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numba import cuda, float32
+from sim.vectorised.engines import VECTORISED, agree, outcomes
 
 from normlab.engine import (
     cluster_arrive,
@@ -14,34 +15,9 @@ from normlab.engine import (
     store_to_block,
     team_sync,
 )
-from normlab.sim import simulate
-from normlab.sim.vectorised import engine
 
-VECTORISED = "the vectorised engine ran"
-X = np.random.default_rng(0).normal(size=(4, 2, 64)).astype(np.float32)  # clusters, blocks, threads
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Let errors of the engine itself come out; forget what it has learnt."""
-    monkeypatch.setattr(engine, "STRICT", True)
-    monkeypatch.setattr(engine, "_learnt", {})
-
-
-def agree(kernel, grid=8, block=64, cluster=2, x=X):
-    """Assert that both engines leave the same memory or raise the same error; return what the first says, and out."""
-    found = []
-    for which in ("auto", "scheduler"):
-        out = np.zeros(x.size, np.float32)
-        try:
-            said = simulate(kernel, cluster=cluster, engine=which, explain=True)[grid, block](x.reshape(-1), out)
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        found.append((said, out))
-    (said, first), (other, second) = found
-    assert first.tobytes() == second.tobytes()
-    assert said == other or said.startswith(("the vectorised", "the scheduler"))
-    return said, first
+X = np.random.default_rng(0).normal(size=512).astype(np.float32)
+OUT = np.zeros(512, np.float32)
 
 
 @cuda.jit
@@ -207,9 +183,10 @@ def a_team_of_another_size(x, out):
     (clusters_of_different_lengths, 64, 2), (teams_of_two_warps, 128, 1),
 ], ids=lambda one: getattr(one, "__name__", None))  # fmt: skip
 def test_the_engine_runs_it(kernel, block, cluster):
-    said, out = agree(kernel, 512 // block, block, cluster)
+    (said, first), (_, second) = outcomes(kernel, (512 // block, block), X, OUT, cluster=cluster)
     assert said == VECTORISED
-    assert out.any()
+    assert first == second
+    assert any(first[1])
 
 
 @pytest.mark.parametrize(("kernel", "block", "cluster", "why"), [
@@ -222,7 +199,7 @@ def test_the_engine_runs_it(kernel, block, cluster):
     (a_team_of_another_size, 128, 1, "more than 64 threads come to barrier 1|only some threads of a team"),
 ], ids=lambda one: getattr(one, "__name__", None))  # fmt: skip
 def test_the_scheduler_decides(kernel, block, cluster, why):
-    said, _ = agree(kernel, 512 // block, block, cluster)
+    said = str(agree(kernel, (512 // block, block), X, OUT, cluster=cluster))
     assert any(one in said for one in why.split("|")), said
 
 
@@ -233,5 +210,4 @@ def test_atomics_whose_order_decides_are_the_scheduler_s_in_clusters():
         cluster_sync()
         out[1 + cuda.grid(1)] = before
 
-    said, _ = agree(in_turn, 4, 32, x=X[:2].repeat(2, 2))
-    assert "whose order decides" in said
+    assert "whose order decides" in agree(in_turn, (4, 32), X.repeat(2), OUT, cluster=2)

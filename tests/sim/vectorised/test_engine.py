@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_normal_float32
+from sim.vectorised.engines import VECTORISED, agree, outcomes
 
 from normlab.engine import cut_into, flat, load_bits, load_words_if, rounded, shift_of, widen_into
 from normlab.sim import SimulationError, simulate
@@ -13,35 +14,6 @@ from normlab.sim.machine.launch import FEWEST_THREADS
 from normlab.sim.vectorised import engine, races
 
 FULL = 0xFFFFFFFF
-VECTORISED = "the vectorised engine ran"
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Let errors of the engine itself come out; forget what it has learnt."""
-    monkeypatch.setattr(engine, "STRICT", True)
-    monkeypatch.setattr(engine, "_learnt", {})
-
-
-def outcomes(kernel, grid, block, *arguments):
-    """Return the arrays after a launch by each engine, or the error; and what the first says of itself."""
-    found = []
-    for which in ("auto", "scheduler"):
-        given = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
-        try:
-            said = simulate(kernel, engine=which, explain=True)[grid, block](*given)
-        except Exception as error:
-            said = type(error), str(error), tuple(getattr(error, "__notes__", ()))
-        found.append((said, [one.tobytes() for one in given if isinstance(one, np.ndarray)]))
-    return found
-
-
-def agree(kernel, grid, block, *arguments):
-    """Assert that both engines do the same; return what the first says of itself."""
-    (said, first), (other, second) = outcomes(kernel, grid, block, *arguments)
-    assert first == second
-    assert isinstance(said, str) or said == other
-    return said
 
 
 @cuda.jit
@@ -102,7 +74,7 @@ def everyone_raises_a_flag(x, out):
 
 def test_an_explained_launch_says_which_engine_ran():
     x = np.arange(100, dtype=np.float32)
-    assert agree(scaled, 2, 64, x, np.zeros_like(x)) == VECTORISED
+    assert agree(scaled, (2, 64), x, np.zeros_like(x)) == VECTORISED
     assert simulate(scaled)[2, 64](x, np.zeros_like(x)) is None
     small = f"the scheduler ran, because the launch has {FEWEST_THREADS - 1} threads"
     assert simulate(scaled, explain=True)[1, FEWEST_THREADS - 1](x, np.zeros_like(x)) == small
@@ -159,7 +131,7 @@ def test_an_engine_that_does_not_exist_is_refused():
 
 def test_an_error_is_the_schedulers_with_thread_block_and_line():
     x = np.arange(64, dtype=np.float32)
-    error, words, notes = agree(one_too_far, 2, 32, x, np.zeros_like(x))
+    error, words, notes = agree(one_too_far, (2, 32), x, np.zeros_like(x))
     assert error is IndexError
     assert "index 64 is out of bounds" in words
     assert "block (1, 0, 0), thread (31, 0, 0)" in notes[-1]
@@ -181,25 +153,25 @@ def test_an_engine_that_must_not_fall_back_says_why_it_gives_up_and_restores_the
 
 def test_a_race_is_left_to_the_schedule():
     x = np.arange(64, dtype=np.float32)
-    said = agree(neighbour_without_barrier, 1, 64, x, np.zeros_like(x))
+    said = agree(neighbour_without_barrier, (1, 64), x, np.zeros_like(x))
     assert "the same element between two barriers" in said
-    assert "the same element" in agree(neighbour_in_another_warp, 1, 64, x, np.zeros_like(x))
-    assert "different numbers" in agree(everyone_writes, 1, 64, x, np.zeros_like(x))
+    assert "the same element" in agree(neighbour_in_another_warp, (1, 64), x, np.zeros_like(x))
+    assert "different numbers" in agree(everyone_writes, (1, 64), x, np.zeros_like(x))
 
 
 def test_a_warp_that_meets_has_no_race_among_its_lanes():
     x = np.arange(64, dtype=np.float32)
-    assert agree(neighbour_within_the_warp, 1, 64, x, np.zeros_like(x)) == VECTORISED
+    assert agree(neighbour_within_the_warp, (1, 64), x, np.zeros_like(x)) == VECTORISED
 
 
 def test_threads_may_write_the_same_number_to_one_element():
     x = np.arange(64, dtype=np.float32) - 60
-    assert agree(everyone_raises_a_flag, 1, 64, x, np.zeros(1, np.int32)) == VECTORISED
+    assert agree(everyone_raises_a_flag, (1, 64), x, np.zeros(1, np.int32)) == VECTORISED
 
 
 def test_blocks_that_read_what_earlier_blocks_wrote_run_one_at_a_time():
     x, out = np.arange(64, dtype=np.float32), np.zeros((6, 64), np.float32)
-    assert agree(block_after_block, 5, 64, x, out) == VECTORISED
+    assert agree(block_after_block, (5, 64), x, out) == VECTORISED
 
 
 def test_fewer_blocks_run_at_once_where_so_many_access_too_much_to_compare(monkeypatch):
@@ -217,10 +189,10 @@ def test_fewer_blocks_run_at_once_where_so_many_access_too_much_to_compare(monke
         engine, "Machine", lambda launch, first, blocks: together.append(blocks) or chunk(launch, first, blocks)
     )
     x = np.arange(512, dtype=np.float32)
-    assert agree(counted, 16, 32, x, np.zeros(512, np.float32)) == VECTORISED
+    assert agree(counted, (16, 32), x, np.zeros(512, np.float32)) == VECTORISED
     assert set(together[-3:]) == {2}  # after 16 and 8
     monkeypatch.setattr(races, "MOST_LOGGED", 256)
-    assert "too much memory between two barriers" in agree(counted, 16, 32, x, np.zeros(512, np.float32))
+    assert "too much memory between two barriers" in agree(counted, (16, 32), x, np.zeros(512, np.float32))
 
 
 def test_the_last_block_to_arrive_adds_up_what_the_others_have_left():
@@ -239,7 +211,7 @@ def test_the_last_block_to_arrive_adds_up_what_the_others_have_left():
                 out[0] += parts[k]
 
     x = np.random.default_rng(0).normal(size=256).astype(np.float32)
-    said = agree(total, 4, 64, x, np.zeros(4, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    said = agree(total, (4, 64), x, np.zeros(4, np.float32), np.zeros(1, np.int32), np.zeros(1, np.float32))
     assert said == VECTORISED
 
 
@@ -250,7 +222,7 @@ def test_float_sums_have_the_schedulers_order():
             cuda.atomic.add(out, cuda.threadIdx.x % 3, x[cuda.grid(1)] * (turn + 1))
 
     x = np.random.default_rng(1).normal(size=256).astype(np.float32) * 1e4
-    assert agree(sums, 2, 128, x, np.zeros(3, np.float32)) == VECTORISED
+    assert agree(sums, (2, 128), x, np.zeros(3, np.float32)) == VECTORISED
 
 
 def test_an_atomic_gives_each_thread_what_the_ones_before_it_have_left():
@@ -260,7 +232,7 @@ def test_an_atomic_gives_each_thread_what_the_ones_before_it_have_left():
         out[i] = cuda.atomic.add(count, i % 3, i)
         best[i] = cuda.atomic.cas(count, 3, 0, i + 1)
 
-    said = agree(tickets, 1, 64, np.zeros(64, np.int64), np.zeros(4, np.int32), np.zeros(64, np.int64))
+    said = agree(tickets, (1, 64), np.zeros(64, np.int64), np.zeros(4, np.int32), np.zeros(64, np.int64))
     assert said == VECTORISED
 
 
@@ -299,7 +271,7 @@ def test_lanes_that_wait_at_two_barriers_are_left_to_the_scheduler():
             cuda.syncthreads()
             out[t] = 2
 
-    assert "only some threads of a block" in agree(apart, 1, 64, np.zeros(64, np.int32))
+    assert "only some threads of a block" in agree(apart, (1, 64), np.zeros(64, np.int32))
 
 
 def test_blocks_may_leave_a_loop_at_different_turns():
@@ -315,7 +287,7 @@ def test_blocks_may_leave_a_loop_at_different_turns():
             row += cuda.gridDim.x
 
     x = np.random.default_rng(2).normal(size=(10, 32)).astype(np.float32)
-    assert agree(rows, 4, 32, x, np.zeros_like(x)) == VECTORISED
+    assert agree(rows, (4, 32), x, np.zeros_like(x)) == VECTORISED
 
 
 def test_a_variable_of_two_types_is_rounded_in_each_lane_as_in_the_scheduler():
@@ -328,7 +300,7 @@ def test_a_variable_of_two_types_is_rounded_in_each_lane_as_in_the_scheduler():
         out[i] = total / 3 + math.sqrt(total + 1)
 
     x = np.random.default_rng(3).uniform(size=64).astype(np.float32)
-    assert agree(two_types, 1, 64, x, np.zeros(64)) == VECTORISED
+    assert agree(two_types, (1, 64), x, np.zeros(64)) == VECTORISED
 
 
 def test_a_kernel_that_fails_again_and_again_is_tried_seldom(monkeypatch):
@@ -349,7 +321,7 @@ def test_a_loop_that_waits_for_another_thread_ends_with_the_schedulers_error():
             cuda.threadfence()
         out[cuda.grid(1)] = 1
 
-    error, words, _ = agree(waits, 1, 64, np.zeros(1, np.int32), np.zeros(64, np.int32))
+    error, words, _ = agree(waits, (1, 64), np.zeros(1, np.int32), np.zeros(64, np.int32))
     assert "livelock" in words
     assert issubclass(error, SimulationError)
 
@@ -365,7 +337,7 @@ def test_a_store_into_constant_memory_is_the_schedulers_error():
         if i > 62:
             constant[i] = 1
 
-    error, words, _ = agree(stores, 1, 64, np.zeros(64, np.float32))
+    error, words, _ = agree(stores, (1, 64), np.zeros(64, np.float32))
     assert error is ValueError
     assert "read-only" in words
     assert (table == np.arange(64)).all()
@@ -380,7 +352,7 @@ def test_one_lane_that_meets_its_warp_alone_has_scalars():
         lanes, same = cuda.match_all_sync(1, x[t])
         out[t] = lanes + cuda.ballot_sync(1, same) + cuda.shfl_sync(1, t, 0)
 
-    assert agree(alone, 1, 64, np.arange(64, dtype=np.int32), np.zeros(64, np.int32)) == VECTORISED
+    assert agree(alone, (1, 64), np.arange(64, dtype=np.int32), np.zeros(64, np.int32)) == VECTORISED
 
 
 def test_a_kernel_that_prints_does_so_once_and_in_the_schedulers_order(capsys):
@@ -402,7 +374,7 @@ def test_shared_memory_begins_as_the_schedulers_does():
         floats[i] = cuda.shared.array(64, float32)[cuda.threadIdx.x]
         ints[i] = cuda.local.array(2, int32)[1]
 
-    assert agree(contents, 2, 64, np.zeros(128, np.float32), np.zeros(128, np.int32)) == VECTORISED
+    assert agree(contents, (2, 64), np.zeros(128, np.float32), np.zeros(128, np.int32)) == VECTORISED
 
 
 def test_the_middle_of_a_chained_comparison_is_computed_once():
@@ -413,7 +385,7 @@ def test_the_middle_of_a_chained_comparison_is_computed_once():
             out[i] = 1
 
     counts, out = np.zeros(64, np.int32), np.zeros(64, np.int32)
-    assert agree(kernel, 2, 32, counts, out) == VECTORISED
+    assert agree(kernel, (2, 32), counts, out) == VECTORISED
     simulate(kernel, engine="vectorised")[2, 32](counts, out)
     assert (counts == 1).all()
     assert (out == (np.arange(64) % 2 == 0)).all()
@@ -477,93 +449,6 @@ def test_the_engines_words_bits_and_shifts_are_run_in_all_lanes(dtype):
     assert out.any()
 
 
-POINT = np.dtype([("x", np.float32), ("count", np.uint64), ("small", np.int32), ("at", np.float64)], align=True)
-
-
-def points(count):
-    made = np.zeros(count, POINT)
-    rng = np.random.default_rng(3)
-    made["x"], made["count"], made["at"] = rng.normal(size=count), rng.integers(1 << 60, size=count), rng.random(count)
-    return made
-
-
-@cuda.jit(device=True)
-def moved(point, by):
-    if point.x > 0:
-        point["x"] += float32(by)
-    return point.at
-
-
-@cuda.jit
-def records_of_each_lane(given, other, out):
-    i = cuda.grid(1)
-    if i < given.size and given.shape[0] == len(given):
-        mine = given[i]
-        mine["count"] = mine["count"] ^ (mine["count"] << np.uint64(7))
-        if i % 3:
-            mine = given[i - 1] if i % 3 == 2 else given[i]
-            out[i] = mine["at"] + other[i].x
-        out[i] += moved(other[i], 2) + given[i]["count"] // int32(i - 5 + 10 * (i == 5))
-
-
-@cuda.jit
-def neighbours_in_one_field(given, other, out):
-    i = cuda.grid(1)
-    given[i]["x"] = other[i].x
-    out[i] = given[(i + 1) % given.size].x
-
-
-@cuda.jit
-def another_field_of_a_neighbour(given, other, out):
-    i = cuda.grid(1)
-    given[i]["x"] = other[i].x
-    out[i] = given[(i + 1) % given.size].at
-
-
-@cuda.jit
-def a_narrow_field(given, other, out):
-    i = cuda.grid(1)
-    out[i] = given[i]["small"]
-
-
-@cuda.jit
-def a_float_in_an_integer_s_field(given, other, out):
-    given[cuda.grid(1)]["count"] = 2.5
-
-
-@cuda.jit
-def a_record_too_far(given, other, out):
-    out[cuda.grid(1)] = given[cuda.grid(1) + 1].x
-
-
-@cuda.jit
-def a_record_too_far_that_nobody_reads(given, other, out):
-    mine = given[cuda.grid(1) + 1]
-    if out[0] > 0:
-        out[0] = mine.x
-
-
-@pytest.mark.parametrize(("kernel", "same", "why"), [
-    (records_of_each_lane, False, VECTORISED), (another_field_of_a_neighbour, False, VECTORISED),
-    (records_of_each_lane, True, VECTORISED), (neighbours_in_one_field, False, "touch the same element"),
-    (a_narrow_field, False, "of the field 'small' of a record"),
-    (a_float_in_an_integer_s_field, False, "by rules of its own"), (a_record_too_far, False, "outside|out of bounds"),
-    (a_record_too_far_that_nobody_reads, False, "outside|out of bounds"),
-], ids=lambda one: getattr(one, "__name__", None))  # fmt: skip
-def test_records_have_an_array_for_each_field(kernel, same, why):
-    found = []
-    for which in ("auto", "scheduler"):
-        given, out = points(128), np.zeros(128)
-        other = given if same else points(128)
-        try:
-            said = simulate(kernel, engine=which, explain=True)[2, 64](given, other, out)
-        except Exception as error:
-            said = str(error)
-        found.append((said, given.tobytes(), other.tobytes(), out.tobytes()))
-    assert found[0][1:] == found[1][1:]
-    assert any(one in found[0][0] for one in why.split("|")), found[0][0]
-
-
 def test_numba_s_random_numbers_are_drawn_in_all_lanes():
     @cuda.jit
     def drawn(states, out):
@@ -573,6 +458,6 @@ def test_numba_s_random_numbers_are_drawn_in_all_lanes():
 
     states = np.zeros(64, xoroshiro128p_dtype)
     states["s0"] = np.random.default_rng(1).integers(1 << 62, size=64)
-    (said, first), (_, second) = outcomes(drawn, 2, 32, states, np.zeros((64, 3), np.float32))
+    (said, first), (_, second) = outcomes(drawn, (2, 32), states, np.zeros((64, 3), np.float32))
     assert said == VECTORISED
     assert first == second

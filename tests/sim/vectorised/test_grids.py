@@ -3,18 +3,11 @@
 import numpy as np
 import pytest
 from numba import cuda, float32
-from sim.vectorised.traces import VECTORISED, compared
+from sim.vectorised.engines import VECTORISED, compared
 
 from normlab.engine import grid_sync
 from normlab.sim import simulate
 from normlab.sim.vectorised import engine, machine
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Let errors of the engine itself come out; forget what it has learnt."""
-    monkeypatch.setattr(engine, "STRICT", True)
-    monkeypatch.setattr(engine, "_learnt", {})
 
 
 @pytest.fixture

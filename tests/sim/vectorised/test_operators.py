@@ -16,8 +16,10 @@ from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, collect, scala
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the scheduler turns NumPy's warnings off
 LANES = 64
-INTEGERS = {int: 63, np.int64: 63, **{kind: kind.bits for kind in NARROW.values()}, Unsigned64: 64}
-FLOATS = (np.float16, np.float32, np.float64, ml_dtypes.bfloat16)
+NUMPYS = {np.int8: 8, np.int32: 32, np.uint16: 16, np.uint64: 64}  # out of the fields of records
+INTEGERS = {int: 63, np.int64: 63, **{kind: kind.bits for kind in NARROW.values()}, Unsigned64: 64, **NUMPYS}
+COMPLEX = (complex, np.complex64, np.complex128)
+FLOATS = (np.float16, np.float32, np.float64, ml_dtypes.bfloat16, float, *COMPLEX)
 KINDS = [*INTEGERS, *FLOATS, bool, np.bool_]
 # Python's own operators, which stand in safe code only where the right operand is a literal other than 0.
 SAFE_BY_A_LITERAL = (operator.truediv, operator.floordiv, operator.mod, operator.lshift, operator.rshift)
@@ -31,9 +33,10 @@ def numbers(kind, seed):
         return [kind(bit) for bit in random.integers(0, 2, LANES)]
     if kind in FLOATS:
         values = [*SPECIAL, *random.normal(size=20), *random.integers(-9, 9, LANES - 20 - len(SPECIAL))]
-        return [kind(value) for value in random.permutation(values)]
+        values = random.permutation(values)
+        return [kind(complex(*pair) if kind in COMPLEX else pair[0]) for pair in zip(values, values[::-1], strict=True)]
     bits = INTEGERS[kind]
-    unsigned = kind is Unsigned64 or getattr(kind, "unsigned", False)
+    unsigned = getattr(kind, "unsigned", issubclass(kind, np.unsignedinteger))
     low, high = (0, (1 << bits) - 1) if unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
     if kind is int:  # an index is far from the ends of 64 bits
         low, high = -(1 << 31), 1 << 31

@@ -3,26 +3,7 @@
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
-
-from normlab.sim import simulate
-from normlab.sim.vectorised import engine
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Let errors of the engine itself come out; forget what it has learnt."""
-    monkeypatch.setattr(engine, "STRICT", True)
-    monkeypatch.setattr(engine, "_learnt", {})
-
-
-def same_bits(kernel, configuration, *arguments):
-    """Assert that the vectorised engine runs a launch and leaves what the scheduler leaves."""
-    left = []
-    for which in ("vectorised", "scheduler"):
-        given = [one.copy() for one in arguments]
-        simulate(kernel, engine=which)[configuration](*given)
-        left.append([one.tobytes() for one in given])
-    assert left[0] == left[1]
+from sim.vectorised.engines import VECTORISED, agree
 
 
 @cuda.jit
@@ -83,9 +64,10 @@ def a_loop_over_numbers_of_each_lane_left_early(x, total):
 )
 def test_lanes_that_are_rounds_apart_leave_the_schedulers_bits(kernel):
     x = np.random.default_rng(0).normal(size=256).astype(np.float32)
-    same_bits(kernel, (4, 64), x, np.zeros(1, np.float32))
+    assert agree(kernel, (4, 64), x, np.zeros(1, np.float32)) == VECTORISED
 
 
 def test_atomics_whose_results_are_used_are_done_in_the_schedulers_order():
     x = np.arange(256, dtype=np.float32)
-    same_bits(tickets_after_a_shuffle_of_half_a_warp, (4, 64), x, np.zeros(1, np.int32), np.zeros(256, np.int32))
+    given = x, np.zeros(1, np.int32), np.zeros(256, np.int32)
+    assert agree(tickets_after_a_shuffle_of_half_a_warp, (4, 64), *given) == VECTORISED

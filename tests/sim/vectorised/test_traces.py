@@ -3,22 +3,14 @@
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
+from sim.vectorised.engines import VECTORISED, compared
 from sim.vectorised.kernels_at_random import differ
 from sim.vectorised.speed import cases
-from sim.vectorised.traces import VECTORISED, compared
 
 from normlab.engine import load_vector, store_vector
 from normlab.sim import trace
-from normlab.sim.vectorised import engine
 
 CASES = {name: case for name, case in cases(0.05).items() if name != "product"}  # the scheduler's takes 10 s
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    """Let errors of the engine itself come out; forget what it has learnt."""
-    monkeypatch.setattr(engine, "STRICT", True)
-    monkeypatch.setattr(engine, "_learnt", {})
 
 
 @pytest.mark.parametrize("name", CASES)

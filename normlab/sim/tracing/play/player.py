@@ -8,7 +8,6 @@ from math import prod
 from types import CodeType, FunctionType
 from typing import Any
 
-from normlab.sim.language.marks import AccessMarks
 from normlab.sim.language.paths import PathMarks
 from normlab.sim.language.rewrite import names_of, python_function
 from normlab.sim.language.steps import STEP, StepMarks
@@ -27,11 +26,8 @@ MOST = 1 << 19  # statements of all threads together: with them a recording take
 class Player(Recorder):
     """Counts the requests of a launch, and records every statement of the threads of one block."""
 
-    source_marks: tuple[type[NodeTransformer], ...] = (
-        StepMarks,
-        PathMarks,
-        AccessMarks,
-    )  # StepMarks first, so that it marks the kernel's own statements
+    # StepMarks first, so that it marks the kernel's own statements.
+    source_marks: tuple[type[NodeTransformer], ...] = StepMarks, PathMarks
 
     def __init__(self, keep: Collection[int], launch: Launch, play: Any, watch: Any):
         """Record the block `play` of `launch`, and the variables `watch`, or all if it is None.
@@ -55,18 +51,19 @@ class Player(Recorder):
             track.step(sys._getframe(1), place, depth, sets)
         return True
 
-    def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
+    def _recording(self) -> Callable[..., int]:
         """Return the function that logs every access, and notes those of the block in its thread's track."""
         log, tracks, cuda = super()._recording(), self.tracks, self.cuda
 
-        def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
-            log(array, key, sites, number)
+        def record(array: ObservedArray, key: Any, sites: Sites, number: int | None = None) -> int:
+            number = log(array, key, sites, number)
             track = tracks.get(cuda.current)
             if track is not None and not track.cut:
                 offset = offset_of(array, key)
                 frame = marked_frame(sys._getframe(1))
                 if offset is not None and frame is not None:  # of a slice `log` records the elements one by one
                     track.here(frame).accesses.append((number, array.address + offset))
+            return number
 
         return record
 

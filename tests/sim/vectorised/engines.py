@@ -1,11 +1,40 @@
-"""Compare the traces that both engines make of a launch."""
+"""Compare what both engines make of a launch: memory, errors and traces."""
 
 import numpy as np
 
-from normlab.sim import SimulationError, trace
+from normlab.sim import SimulationError, simulate, trace
 from normlab.sim.machine.scheduler import TURN
 
 VECTORISED = "the vectorised engine ran"
+
+
+def outcomes(kernel, configuration, *arguments, **options):
+    """Return for each engine what it says of a launch, or the error, and the bits of the arrays afterwards."""
+    found = []
+    for which in ("auto", "scheduler"):
+        given = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
+        try:
+            said = simulate(kernel, engine=which, explain=True, **options)[configuration](*given)
+        except Exception as error:
+            said = type(error), str(error), tuple(getattr(error, "__notes__", ()))
+        found.append((said, [bits_of(one) for one in given if isinstance(one, np.ndarray)]))
+    return found
+
+
+def bits_of(array):
+    """Return an array's bytes; of a NaN, no operation tells the sign or the payload, and NumPy does not keep them."""
+    if array.dtype.names:
+        return b"".join(bits_of(array[name]) for name in array.dtype.names)
+    parts = np.stack([array.real, array.imag]) if array.dtype.kind == "c" else array
+    return (np.where(np.isnan(parts), parts.dtype.type(np.nan), parts) if parts.dtype.kind == "f" else parts).tobytes()
+
+
+def agree(kernel, configuration, *arguments, **options):
+    """Assert that both engines do the same; return what the first says of itself, or the error."""
+    (said, first), (other, second) = outcomes(kernel, configuration, *arguments, **options)
+    assert first == second
+    assert isinstance(said, str) or said == other
+    return said
 
 
 def told(counted):
