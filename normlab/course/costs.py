@@ -26,6 +26,7 @@ from normlab.sim.tracing.sites import Sites
 from normlab.sim.tracing.trace import Trace
 
 MEETINGS_THAT_ORDER_MEMORY = ("syncwarp",)
+NO_SITE = -1  # of a load from a register
 
 
 class Costs(Recorder):
@@ -40,31 +41,33 @@ class Costs(Recorder):
         self.shared: Counter[Any] = Counter()  # thread → accesses of shared memory
         self.places: defaultdict[tuple, Counter[int]] = defaultdict(Counter)  # thread, metric → accesses by site
 
-    def _recording(self) -> Callable[[ObservedArray, Any, Sites, int], None]:
+    def _recording(self) -> Callable[..., int]:
         """Return the function that logs every access that a compiler leaves."""
         log, cuda = super()._recording(), self.cuda
         loaded, read, written, shared = self.loaded, self.elements_read, self.elements_written, self.shared
         places = self.places
 
-        def record(array: ObservedArray, key: Any, sites: Sites, number: int) -> None:
+        def record(array: ObservedArray, key: Any, sites: Sites, number: int | None = None) -> int:
             thread, offset = cuda.current, offset_of(array, key)
-            if offset is not None:
-                address = array.address + offset
-                if sites.operation == "ld":
-                    held = array.buffer.space, address, sites.size
-                    if held in loaded[thread]:
-                        return
-                    loaded[thread].add(held)
-                else:  # the arrays may overlap, so after a store nothing is known of what they hold
-                    loaded[thread].clear()
-                if sites.shared:
-                    shared[thread] += 1
-                    places[thread, BUSIEST_SHARED][number] += 1
-                else:
-                    metric, touched = (BUSIEST_LOADS, read) if sites.operation == "ld" else (BUSIEST_STORES, written)
-                    touched[thread].update(range(address, address + sites.size, array.itemsize))
-                    places[thread, metric][number] += 1
-            log(array, key, sites, number)
+            if offset is None:  # a slice, of which `log` records the elements one by one
+                return log(array, key, sites, number)
+            address = array.address + offset
+            if sites.operation == "ld":
+                held = array.buffer.space, address, sites.size
+                if held in loaded[thread]:
+                    return NO_SITE
+                loaded[thread].add(held)
+            else:  # the arrays may overlap, so after a store nothing is known of what they hold
+                loaded[thread].clear()
+            number = log(array, key, sites, number)
+            if sites.shared:
+                shared[thread] += 1
+                places[thread, BUSIEST_SHARED][number] += 1
+            else:
+                metric, touched = (BUSIEST_LOADS, read) if sites.operation == "ld" else (BUSIEST_STORES, written)
+                touched[thread].update(range(address, address + sites.size, array.itemsize))
+                places[thread, metric][number] += 1
+            return number
 
         return record
 
