@@ -165,9 +165,13 @@ def uncounted() -> str:
     return str(found)
 
 
-def llama(norms: str, model: str = "Llama", gpu: str = "h100") -> dict:
+def llama(norms: str, model: str = "Llama", gpu: str = "h100", place: str = "compiled") -> dict:
     """Return the row of a decoder's training step with one kind of norms."""
-    (found,) = (row for row in record(f"llama_{gpu}")["rows"] if (row["model"], row["norms"]) == (model, norms))
+    (found,) = (
+        row
+        for row in record(f"llama_{gpu}")["rows"]
+        if (row["model"], row["norms"], row["place"]) == (model, norms, place)
+    )
     return found
 
 
@@ -191,8 +195,10 @@ QUOTED: dict[str, Callable[[], str]] = {
     "milliseconds of operators": by_operators,
     "h200 formulas of a Llama": lambda: f"{llama('True formulas', 'Llama', 'h200')['ratio']:.2f}",
     "h200 formulas of a Qwen3": lambda: f"{llama('True formulas', 'Qwen3', 'h200')['ratio']:.2f}",
-    "h200 operators of a Gemma": lambda: f"{llama('exact', 'Gemma', 'h200')['ratio']:.2f}",
-    "h200 fused Gemma": lambda: f"{llama('exact fused', 'Gemma', 'h200')['ratio']:.2f}",
+    "h200 operators of a Gemma": lambda: f"{llama('exact', 'Gemma', 'h200', 'eager')['ratio']:.2f}",
+    "h200 fused Gemma": lambda: f"{llama('exact fused', 'Gemma', 'h200', 'eager')['ratio']:.2f}",
+    "h200 compiled Gemma": lambda: f"{llama('exact', 'Gemma', 'h200')['ratio']:.2f}",
+    "h200 compiled fused Gemma": lambda: f"{llama('exact fused', 'Gemma', 'h200')['ratio']:.2f}",
     "tutorials": lambda: str(len(tutorials.every())),
     "exercises": lambda: str(len(catalogue.FILES)),
     "places": lambda: str(len(places())),

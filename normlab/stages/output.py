@@ -10,7 +10,7 @@ because an array in registers takes only constants as indices.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, load_vector_into, store_vector_from, uint32
+from normlab.engine import cast, cuda, load_vector_into, store_vector_from
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import ThreadMap
 
@@ -54,35 +54,15 @@ def vector_normaliser(width: int) -> Any:
 
 
 @cache
-def parameter_finder(sampled: bool) -> Any:
-    """Return the device function `place_of(weight, output, row, column)`: the index of a row's parameter.
-
-    sampled: parameters are (samples, n2), a row for each of as many parts of the output's rows; else (n2,).
-    """
-
-    @cuda.jit(device=True)
-    def of_all(weight, output, row, column):
-        return column
-
-    @cuda.jit(device=True)
-    def of_sample(weight, output, row, column):
-        rows = uint32(output.shape[0]) // uint32(weight.shape[0])  # 32 bits: a division of 64 takes as long as a vector
-        return uint32(row) // rows, column
-
-    return of_sample if sampled else of_all
-
-
-@cache
-def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, sampled: bool = False) -> Any:
+def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, load_parameters: Any = None) -> Any:
     """Return the device function `write_row(values, output, index, weight, bias, center, scale)`.
 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
-    offset: as in `parameter_loader`. sampled: as in `parameter_finder`.
+    offset: as in `parameter_loader`. load_parameters: in place of that loader.
     """
     vectors, width, span, _ = thread_map.loop
     filled = thread_map.filled
-    place_of = parameter_finder(sampled)
-    load_parameters, normalise_vector = parameter_loader(width, offset), vector_normaliser(width)
+    load_parameters, normalise_vector = load_parameters or parameter_loader(width, offset), vector_normaliser(width)
 
     @cuda.jit(device=True)
     def write_row(values, output, index, weight, bias, center, scale):
@@ -93,7 +73,7 @@ def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, sampled: 
             column = first + v * span
             if v < filled or column < output.shape[1]:
                 # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
-                load_parameters(gammas, betas, weight, bias, place_of(weight, output, row, column))
+                load_parameters(gammas, betas, weight, bias, column)
                 normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)
                 store_vector_from(output, (row, column), values, v * width, width)
 

@@ -37,6 +37,7 @@ class Kind(NamedTuple):
     threads: tuple[int, ...] = (128, 256, 512)
     least: float = 0.5  # of a block's shared memory, for the pipeline
     groups: tuple[int, ...] = (1, 2, 4)  # rows per block
+    most: int = 5  # vectors per thread
 
 
 def of_a_sum(n1: int, n2: int, rms: bool, recompute: bool = False) -> Callable[[], Any]:
@@ -68,6 +69,16 @@ def of_a_gate(n1: int, n2: int, before: bool = True, recompute: bool = False) ->
     return lambda: gated_norm.gated_rms_norm_backward(*given, **how)
 
 
+def of_a_gated_forward(n1: int, n2: int) -> Callable[[], Any]:
+    """Return the forward of a gated norm."""
+    import torch
+
+    x, gate = (torch.randn(n1, n2, device="cuda").bfloat16() for _ in range(2))
+    weight = torch.randn(n2, device="cuda").bfloat16()
+    take(None)
+    return lambda: gated_norm.gated_rms_norm_forward(x, gate, weight)
+
+
 def of_samples(samples: int, n1: int, n2: int, forward: bool) -> Callable[[], Any]:
     """Return one pass of a modulated norm."""
     import torch
@@ -95,7 +106,11 @@ KINDS = {
         lambda: of_samples(64, 256, 1152, False), 64 * 256, 1152, 3, threads=(32, 64, 96, 160), least=0.2
     ),
     "modulated forward": Kind(
-        lambda: of_samples(64, 256, 1152, True), 64 * 256, 1152, 2, forward=True, threads=(32, 64, 96, 160)
+        lambda: of_samples(64, 256, 1152, True), 64 * 256, 1152, 2, forward=True, threads=(16, 32, 64, 96), most=9
+    ),
+    "gated 128": Kind(lambda: of_a_gate(8192 * 32, 128), 8192 * 32, 128, 5, True, threads=(8, 16)),
+    "gated 128 forward": Kind(
+        lambda: of_a_gated_forward(8192 * 32, 128), 8192 * 32, 128, 3, forward=True, threads=(4, 8, 16)
     ),
 }
 
@@ -104,11 +119,11 @@ def layouts_of(kind: Kind) -> Iterator[Any]:
     """The layouts to be tried: those that fill a multiprocessor's shared memory with few or many threads."""
     for threads in kind.threads:
         thread_map = map_threads(kind.columns, 8, threads)
-        if thread_map.vectors > 5:
+        if thread_map.vectors > kind.most:
             continue
         if kind.forward:
-            for rows, held in itertools.product((1, 2, 4, 8), (1, 1536)):
-                if threads * rows <= 512:
+            for rows, held in itertools.product((1, 2, 4, 8, 16, 32), (1, 1536)):
+                if 128 <= threads * rows <= 512:
                     yield RegisterLayout(thread_map, rows, max(1, held // (threads * rows)))
             continue
         yield from _pipelines(kind, thread_map)
@@ -116,7 +131,7 @@ def layouts_of(kind: Kind) -> Iterator[Any]:
 
 def _pipelines(kind: Kind, thread_map: ThreadMap) -> Iterator[PipelineLayout]:
     few = thread_map.threads < WARP
-    for rows, stages, prefetch in itertools.product((16, 32, 64) if few else kind.groups, (2, 3, 4), (0, 1)):
+    for rows, stages, prefetch in itertools.product((8, 16, 32, 64) if few else kind.groups, (2, 3, 4), (0, 1)):
         layout = PipelineLayout(thread_map, rows, 1, stages, prefetch, 2, 2, 2 * kind.third)
         shared = layout.shared_bytes(PARAMETER_BYTES) + layout.exchange_bytes
         enough = few or (shared > kind.least * MOST_SHARED and layout.threads >= 128)

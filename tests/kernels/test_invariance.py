@@ -261,6 +261,18 @@ def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
 
 
 @both_paths
+def test_many_short_rows_a_block_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+    """So many row groups per block that all threads add up their sums."""
+    few_stay(monkeypatch, 2)
+    layout = PipelineLayout(ThreadMap(8, 1, 4, False), 8, 1, 2, 0, 2, 2)
+    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
+    case = random_case(70, 28, BFLOAT16)
+    with using("simulator"):
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
+        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+
+
+@both_paths
 def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
     layout = PipelineLayout(ThreadMap(64, 1, 4, False), 1, 1, 2, 0, 2, 2)

@@ -11,9 +11,10 @@ from modulated_norms import backward, examine_modulated, fixed_case, forward, mo
 
 from normlab import layer_norm_backward, layer_norm_forward
 from normlab.engine import resources, using
-from normlab.kernels import Device, Problem
+from normlab.kernels import Device, ForwardProblem, Problem
 from normlab.kernels.modulated_norm import BACKWARD, FORWARD
 from normlab.learn.explain import types_of
+from normlab.sim import sanitize
 
 
 @settings(max_examples=25)
@@ -49,6 +50,33 @@ def test_rows_that_the_fast_kernels_refuse_are_modulated_apart(n2, dtype):
 def test_rows_that_no_block_holds_are_modulated_apart():
     plan = FORWARD.plan(described("forward", 66_000, "bfloat16"), Device.named("h100"))
     assert (plan.step, plan.work[-1].kernel.py_func.__name__) == ("clusters apart", "modulate_rows")
+
+
+def test_nothing_is_found_where_a_block_has_places_for_more_rows_than_its_sample():
+    case, reports = fixed_case(2, 5, 520, "bfloat16"), []
+    x = case.x.reshape(10, 520)
+    statistics = [np.full(10, np.nan, np.float32) for _ in range(2)]
+    output = np.full_like(x, np.nan)
+    problem = ForwardProblem(
+        x, case.scale, case.shift, np.float32(case.eps), output, *statistics, offset=1.0, sampled=True
+    )
+
+    def launch(kernel, grid, block, *args, shared_bytes):
+        assert (grid, block) == (2, (16, 8))
+        reports.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
+
+    with using("simulator"):
+        FORWARD.do(launch, None, problem, Device.of(x))
+    assert [report.findings for report in reports] == [()]
+    for got, want in zip((output, *statistics), forward(case), strict=True):
+        assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize(("rows", "a_block"), [(1, 2), (2, 2), (3, 4), (5, 8), (256, 8)])
+def test_a_block_has_few_places_for_rows_where_a_sample_has_few_rows(rows, a_block):
+    plan = FORWARD.plan(described("forward", 1152, "bfloat16", 16, 16 * rows), Device.named("h100"))
+    work = plan.work[0]
+    assert (work.block, work.grid) == ((16, a_block), 16 * -(-rows // a_block))
 
 
 @pytest.mark.parametrize("clusters", [2, 3, 7])
@@ -119,7 +147,7 @@ def described(direction: str, n2: int, dtype: str, samples: int = 16, n1: int = 
     return replace(operands, **named, offset=1.0, sampled=True)
 
 
-WIDTHS = [(64, "bfloat16"), (1152, "bfloat16"), (4096, "bfloat16"), (1024, "float32")]
+WIDTHS = [(64, "bfloat16"), (1152, "bfloat16"), (4096, "bfloat16"), (8192, "bfloat16"), (1024, "float32")]
 
 
 @pytest.mark.parametrize(("direction", "width"), sampled(["backward", "forward"], WIDTHS))

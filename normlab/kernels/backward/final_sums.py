@@ -4,8 +4,8 @@ The partial sums of a parameter are a matrix (rows, n2), one row per block that 
 its rows. The matrices are called `part_weight` and `part_bias`, after apex's part_grad_gamma and part_grad_beta. There
 are two kernels:
 
-- More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8), or (32, 32) for more than MANY_ROWS. Thread (x, y)
-  adds up rows y, y + 8, … of column x of the block's 32. It has four sums, so that four loads are in flight. Then
+- More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8), or of (8, 32) for more than MANY_ROWS. Thread
+  (x, y) adds up rows y, y + 8, … of column x of the block's 32, with up to 16 loads in flight, into four sums. Then
   thread (x, 0) adds up the eight threads' sums of the column through shared memory.
 - FEW_ROWS rows or fewer, as a backward of long rows leaves: a thread adds up a vector of neighbouring columns, up to 16
   bytes, over all rows one after another, with the loads of eight rows in flight. Eight threads per column took so many
@@ -32,13 +32,14 @@ from normlab.kernels.problem import BackwardProblem
 from normlab.stages.vector import BYTES, widest
 
 ARGUMENTS = "part_weight", "part_bias", "grad_weight", "grad_bias"  # of the kernels, in order
-COLUMNS = 32  # per block
-THREADS_A_COLUMN = 8
+MANY_ROWS = 256
+OF_SOME = 8, 32  # threads per column and columns per block, up to MANY_ROWS
 # Short rows leave many rows of partial sums and few blocks that add them up: 1,056 rows of 64 columns have two blocks,
 # whose threads would wait for 33 loads one after another. The backward of 131,072 rows of 64 bfloat16 reaches 0.72 of a
 # copy on an H200, with eight threads 0.64; of 264 rows of partial sums 4,096 columns wide, both are as fast.
-MANY_ROWS, THREADS_OF_MANY = 256, 32
-IN_FLIGHT = 4  # loads per thread, each added into a sum of its own
+OF_MANY = 32, 8  # smaller blocks find a place beside the backward's blocks, and wait there for the last one
+SUMS = 4  # per thread, added up last
+IN_FLIGHT = 16  # loads per thread
 FEW_ROWS = 16  # up to so many rows the second kernel adds up
 FEW_THREADS = 128  # per block of the second kernel
 FEW_IN_FLIGHT = 8  # rows that a thread of the second kernel loads before it adds
@@ -48,11 +49,12 @@ CLUSTERED_PROCESSORS = 112  # of these, the multiprocessors that clusters of 16 
 
 
 @cache
-def column_summer(threads: int) -> Any:
+def column_summer(dtype: Any, threads: int) -> Any:
     """Return the device function `column_sum(partials, column, y)`: one thread's share of a column of `partials`.
 
     It is the sum of rows y, y + threads, … of `partials`, (rows, n2).
     """
+    stretch = IN_FLIGHT * threads  # rows
 
     @cuda.jit(device=True)
     def column_sum(partials, column, y):
@@ -60,13 +62,23 @@ def column_summer(threads: int) -> Any:
         second = cast(0, partials)
         third = cast(0, partials)
         fourth = cast(0, partials)
+        values = cuda.local.array(IN_FLIGHT, dtype)
         row = y
+        while row + stretch - threads < partials.shape[0]:
+            for ahead in range(IN_FLIGHT):  # all loads before the first addition waits
+                values[ahead] = load(partials, (row + ahead * threads, column))
+            for ahead in range(0, IN_FLIGHT, SUMS):
+                first += values[ahead]
+                second += values[ahead + 1]
+                third += values[ahead + 2]
+                fourth += values[ahead + 3]
+            row += stretch
         while row + 3 * threads < partials.shape[0]:  # four sums: no addition waits for the one before
             first += load(partials, (row, column))
             second += load(partials, (row + threads, column))
             third += load(partials, (row + 2 * threads, column))
             fourth += load(partials, (row + 3 * threads, column))
-            row += IN_FLIGHT * threads
+            row += SUMS * threads
         while row < partials.shape[0]:  # up to three rows are left over
             first += load(partials, (row, column))
             row += threads
@@ -76,9 +88,9 @@ def column_summer(threads: int) -> Any:
 
 
 @cache
-def build(dtype: Any, threads: int) -> Any:
-    """Return the kernel for more than a few rows and an accumulator dtype. threads: per column."""
-    column_sum = column_summer(threads)
+def build(dtype: Any, threads: int, columns: int) -> Any:
+    """Return the kernel for more than a few rows and an accumulator dtype. threads: per column. columns: per block."""
+    column_sum = column_summer(dtype, threads)
 
     @cuda.jit
     def backward_final_sums(part_weight, part_bias, grad_weight, grad_bias):
@@ -88,10 +100,10 @@ def build(dtype: Any, threads: int) -> Any:
         y = 0 take the weight and those with y = 1 the bias; if only one of them is given, every block takes it.
         """
         # First each thread's share of its column.
-        sums = cuda.shared.array((threads, COLUMNS), dtype)
+        sums = cuda.shared.array((threads, columns), dtype)
         x = cuda.threadIdx.x
         y = cuda.threadIdx.y
-        column = cuda.blockIdx.x * COLUMNS + x
+        column = cuda.blockIdx.x * columns + x
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
         sums[y, x] = cast(0, sums)
         grid_dependency_sync()  # the kernel may start early: all partial sums are written before a thread loads one
@@ -171,9 +183,9 @@ def terms(rows: int) -> int:
     if rows <= FEW_ROWS:
         return rows
     eight = min(rows, MANY_ROWS)
-    shared = -(-eight // THREADS_A_COLUMN) + THREADS_A_COLUMN  # a thread's rows, then the column's threads
-    many = 0 if rows <= MANY_ROWS else -(-rows // THREADS_OF_MANY) + THREADS_OF_MANY
-    return max(FEW_ROWS, shared, many)
+    (some, _), (many, _) = OF_SOME, OF_MANY
+    chains = FEW_ROWS, -(-eight // some) + some  # a thread's rows, then the column's threads
+    return max(*chains, 0 if rows <= MANY_ROWS else -(-rows // many) + many)
 
 
 def partial_sums_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
@@ -207,6 +219,6 @@ def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
         width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # scratch is aligned
         grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
         return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), arguments),)
-    grid = -(-n2 // COLUMNS), len(parameters)
-    threads = THREADS_A_COLUMN if rows <= MANY_ROWS else THREADS_OF_MANY
-    return (Work(build, (dtype, threads), grid, (COLUMNS, threads), arguments),)
+    threads, columns = OF_SOME if rows <= MANY_ROWS else OF_MANY
+    grid = -(-n2 // columns), len(parameters)
+    return (Work(build, (dtype, threads, columns), grid, (columns, threads), arguments),)

@@ -1,17 +1,29 @@
 """List layouts of the pipelined backward that come before the tables', for kinds with more than a row and its gradient.
 
-`first_for` chooses. Rows of other lengths are laid out as the plain norm's. As measured on an H100, in 16 bits, as
-fractions of a copy.
+`first_for` chooses. Rows of other lengths are laid out as the plain norm's. As measured on an H100 unless they say
+otherwise, in 16 bits, as fractions of a copy.
 """
 
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.tables import Candidate
 
 # fmt: off
-GATED = (
+GATED = (  # a vector per thread, which registers keep from pass to pass, as measured on an H200
+    Candidate(
+        columns_from=65, columns_up_to=128, threads=16, rows=16, stages=2,
+        why="0.92 to 0.94 of a copy at 128 columns, 0.89 from the output; 32 rows: 0.91, 0.89",
+    ),
+    Candidate(
+        columns_from=257, columns_up_to=1024, vectors=1, rows=4, stages=2,
+        why="0.92 of a copy at 512 columns, 0.93 at 1024, 0.89 from the output; two vectors: 0.90, 0.89, 0.74",
+    ),
+    Candidate(
+        columns_from=1025, columns_up_to=2048, vectors=1, rows=2, stages=2,
+        why="0.88 of a copy at 2048 columns, 0.85 from the output; two vectors, prefetch of 1: 0.82, 0.70",
+    ),
     Candidate(
         columns_from=2049, columns_up_to=4096, threads=512, rows=1, stages=4,
-        why="0.93 of a copy at 4096 columns; two rows of 128 threads, prefetch of 1: 0.89",
+        why="0.87 of a copy at 4096 columns, 0.90 at 3072; two rows of 128 threads, prefetch of 1, on an H100: 0.89",
     ),
 )
 SUMMED = (  # an RMSNorm of x + residual, from the output

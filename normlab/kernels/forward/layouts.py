@@ -5,7 +5,7 @@ What a row's bits depend on is chosen without n1, so a row has the same bits in 
 
 from typing import NamedTuple
 
-from normlab.kernels.forward.tables import NARROW, SLICES, TABLES, Candidate, Slice
+from normlab.kernels.forward.tables import BESIDE, NARROW, SAMPLED, SLICES, TABLES, Candidate, Slice
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
 from normlab.stages.shifted import ShiftedMap
@@ -57,19 +57,25 @@ SHIFTED_WHY = (
 MAX_THREADS = 1024
 LEAST_THREADS = 128  # per block of rows that share a warp
 MOST_VECTORS = 5  # per lane of such rows
-MAX_ELEMENTS = {512: 64, 1024: 32}  # per thread, in a block of up to so many: 65,536 registers are shared among them
+# Per thread, in a block of up to so many threads, which share 65,536 registers.
+MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
 
 
-def rows_for(n2: int, width: int, itemsize: int, rms: bool, beside: bool = False) -> Chosen | None:
+def rows_for(
+    n2: int, width: int, itemsize: int, rms: bool, beside: bool = False, sampled: bool = False
+) -> Chosen | None:
     """Return the `RegisterLayout` for n2 columns, with vectors of `width` elements; itemsize: of the widest array.
 
-    None: a block's registers do not hold the row. beside: a residual or a gate comes with each row.
+    None: a block's registers do not hold the row. beside: a residual or a gate comes with each row. sampled: parameters
+    are a row per sample.
     """
     count = -(-n2 // width)  # vectors of the row
     otherwise = Candidate(n2, 1, "a block's registers, as far as they go; not measured", threads=MAX_THREADS)
     # The table's columns are those of vectors of 16 bytes: count * (BYTES // itemsize). Both sides are times width.
     columns_times_width = n2 * (BYTES // itemsize)
-    chosen = next((row for row in TABLES[itemsize, rms] if columns_times_width <= row.columns_up_to * width), otherwise)
+    first = SAMPLED if sampled else BESIDE if beside else {}
+    candidates = *first.get(itemsize, ()), *TABLES[itemsize, rms]
+    chosen = next((row for row in candidates if columns_times_width <= row.columns_up_to * width), otherwise)
     thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
     if chosen.threads and chosen.threads <= WARP:
         thread_map = with_fewest_lanes_idle(thread_map, n2)
@@ -83,6 +89,14 @@ def rows_for(n2: int, width: int, itemsize: int, rms: bool, beside: bool = False
     limit = None if beside else chosen.resident_threads
     resident = 1 if limit is None else max(1, limit // threads)
     return Chosen(RegisterLayout(thread_map, rows, resident), chosen.why)
+
+
+def with_rows(layout: RegisterLayout, most: int) -> RegisterLayout:
+    """Return the layout with half the rows per block, and again half, while a block still has `most` rows."""
+    rows = layout.rows // 2
+    if layout.rows % 2 or rows < most or rows * layout.thread_map.threads % WARP:
+        return layout
+    return with_rows(layout._replace(rows=rows), most)
 
 
 def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:

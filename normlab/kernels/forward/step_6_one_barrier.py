@@ -37,6 +37,7 @@ from normlab.stages.output import row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
 from normlab.stages.row_map import RowMap, place_finder
+from normlab.stages.sampled import SampledMap, rows_finder, sample_stager
 from normlab.stages.shifted import ShiftedMap, parameter_stager, past_end_filler, shifted_row_loader, shifted_row_writer
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
@@ -49,14 +50,14 @@ class Extras(NamedTuple):
 
     offset: of the weight (`stages.output`). row_map, gate_map: where the rows of x and of the gate lie. gating: where a
     gate goes, or None.
-    sampled: parameters are a row per sample (`stages.output.parameter_finder`).
+    sampled: parameters are a row per sample (`stages.sampled`); None where all rows have the same.
     """
 
     offset: float = 0.0
     row_map: RowMap | None = None
     gating: Gate | None = None
     gate_map: RowMap | None = None
-    sampled: bool = False
+    sampled: SampledMap | None = None
 
 
 PLAIN = Extras()
@@ -65,8 +66,9 @@ PLAIN = Extras()
 class Phases(NamedTuple):
     """The device functions that differ between aligned rows (`stages.vector`) and shifted ones (`stages.shifted`).
 
-    words: held per thread, for `load_row` and `write_row`. rows_of(n1): (begin, end, step) of the rows that the block's
-    first row group takes, one after another. apart: the distance to the row of the next row group.
+    words: held per thread, for `load_row` and `write_row`. rows_of(output, weight): (begin, end, step) of the rows that
+    the block's first row group takes, one after another, and the end of the rows that the block has. apart: the
+    distance to the row of the next row group. arrive(): wait for parameters that `stage` has started to copy.
     """
 
     load_row: Any
@@ -76,13 +78,19 @@ class Phases(NamedTuple):
     stage: Any
     rows_of: Any
     apart: int
+    arrive: Any
+
+
+@cuda.jit(device=True)
+def arrived():
+    """Do nothing: threads read the parameters from global memory, or the block has staged them."""
 
 
 @cache
-def aligned_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
-    """Return those of rows that begin at a vector."""
+def aligned_phases(layout: RegisterLayout, dtype, extras: Extras, load_parameters: Any = None) -> Phases:
+    """Return those of rows that begin at a vector. load_parameters: as of `row_writer`."""
     load_aligned = row_loader(layout.thread_map)
-    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, extras.sampled)
+    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, load_parameters)
     place_of, rows = place_finder(extras.row_map), layout.rows
 
     @cuda.jit(device=True)
@@ -102,11 +110,26 @@ def aligned_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
         """Do nothing: threads read the parameters from global memory."""
 
     @cuda.jit(device=True)
-    def rows_of(n1):
+    def rows_of(output, weight):
         row = cuda.blockIdx.x * rows
-        return row, row + 1, 1  # one row: blocks that stay for further rows were slower
+        return row, row + 1, 1, output.shape[0]  # one row: blocks that stay for further rows were slower
 
-    return Phases(load_row, fill_past_end, write_row, 1, stage, rows_of, 1)
+    return Phases(load_row, fill_past_end, write_row, 1, stage, rows_of, 1, arrived)
+
+
+@cache
+def sampled_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
+    """Return those of rows whose block stages the parameters of their sample."""
+    stage, arrive, load_parameters = sample_stager(extras.sampled, dtype, extras.offset)
+    find_rows = rows_finder(layout.rows)
+
+    @cuda.jit(device=True)
+    def rows_of(output, weight):
+        first, end = find_rows(output, weight)
+        return first, first + 1, 1, end
+
+    aligned = aligned_phases(layout, dtype, extras, load_parameters)
+    return aligned._replace(stage=stage, rows_of=rows_of, arrive=arrive)
 
 
 @cache
@@ -117,11 +140,12 @@ def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases
     words, together = layout.thread_map.vectors * shifted.input_words, rows * period
 
     @cuda.jit(device=True)
-    def rows_of(n1):
-        block = cuda.blockIdx.x
-        return block // period * together + block % period, n1, cuda.gridDim.x * rows  # the grid: a multiple of period
+    def rows_of(output, weight):
+        block, n1 = cuda.blockIdx.x, output.shape[0]
+        begin = block // period * together + block % period
+        return begin, n1, cuda.gridDim.x * rows, n1  # the grid: a multiple of period
 
-    return Phases(*stages, words, parameter_stager(shifted, rows), rows_of, period)
+    return Phases(*stages, words, parameter_stager(shifted, rows), rows_of, period, arrived)
 
 
 @cache
@@ -135,8 +159,11 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
     anywhere = shifted is not None
-    phases = shifted_phases(layout, shifted, dtype) if anywhere else aligned_phases(layout, dtype, extras)
-    load_row, fill_past_end, write_row, words_held, stage, rows_of, apart = phases
+    if anywhere:
+        phases = shifted_phases(layout, shifted, dtype)
+    else:
+        phases = (sampled_phases if extras.sampled else aligned_phases)(layout, dtype, extras)
+    load_row, fill_past_end, write_row, words_held, stage, rows_of, apart, arrive = phases
     add_residual, (load_gates, gate_row) = (
         residual_adder(thread_map, dtype),
         row_gater(thread_map, dtype, extras.gate_map),
@@ -153,14 +180,14 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         gates = cuda.local.array(gates_held, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
-        top, end, step = rows_of(output.shape[0])  # of the block's first row group
+        top, end, step, limit = rows_of(output, weight)  # of the block's first row group
         phase = 0
         stage(weight, bias, output, top)
         if anywhere:
             cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
         while top < end:
             row = top + group * apart
-            live = row < output.shape[0]  # false in the last block's spare warps, which must still reach the barrier
+            live = row < limit  # false in the last block's spare warps, which must still reach the barrier
 
             # Fetch: the whole row goes to registers, with all loads in flight at once.
             for k in range(elements):
@@ -201,6 +228,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
 
             # Second pass, over registers: normalise and store.
+            arrive()
             if live:
                 if after:
                     gate_row(values, gates, gate)
@@ -232,17 +260,25 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
         chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
-    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, beside)
+    chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, beside, problem.sampled)
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
-    layout = chosen.layout
+    layout, samples = chosen.layout, problem.weight.shape[0] if problem.sampled else 1
+    if problem.sampled:
+        layout = layouts.with_rows(layout, n1 // samples)
     grid, shared = -(-n1 // layout.rows), 0
     if layout.shifted:
         grid = layouts.shifted_grid(layout, n1, device)
         shared = ((problem.weight is not None) + (problem.bias is not None)) * layout.shifted.staged_bytes
-    if grid > GRID_LIMIT or (problem.sampled and n1 >= 2**32):
+    sampled = None
+    if problem.sampled:
+        sampled = SampledMap(layout.thread_map, layout.rows, problem.weight.dtype.itemsize)
+        grid, shared = sampled.blocks(n1, samples), sampled.shared_bytes
+    if grid > GRID_LIMIT or (problem.sampled and n1 > GRID_LIMIT):
         return Refusal(f"{n1:,} rows take more blocks than the {GRID_LIMIT:,} of a grid")
-    extras = Extras(problem.offset, problem.row_map, problem.gating, problem.gate_map, problem.sampled)
+    if shared + layouts.STATIC_BYTES > device.shared_bytes:
+        return Refusal(f"the shared memory of a block does not hold a sample's parameters for {n2:,} columns")
+    extras = Extras(problem.offset, problem.row_map, problem.gating, problem.gate_map, sampled)
     options = accumulator(problem.invvar), layout, extras
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS, shared)
     values = (("factor", np.float32(1 / n2)),)

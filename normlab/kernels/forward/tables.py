@@ -133,7 +133,51 @@ RMS_SINGLES = (
         why="1.02 of a copy at 16384 columns; with more registers: 0.98; eight vectors: 1.01",
     ),
 )
+# A residual or a gate takes as many registers as the row: a block of 512 threads would be alone on its multiprocessor.
+BESIDE_HALVES = (
+    SHORT_HALVES[0],
+    Candidate(
+        columns_up_to=128, threads=8, rows=32,
+        why="0.99 / 0.98 of a copy at 128 columns (gate / residual); four lanes, 512 threads a block: 0.84 / 0.95",
+    ),
+    Candidate(
+        columns_up_to=256, threads=16, rows=16,
+        why="0.99 / 1.00 of a copy at 256 columns (gate / residual); eight lanes, 512 threads a block: 0.85 / 0.99",
+    ),
+    SHORT_HALVES[3],
+    Candidate(
+        columns_up_to=768, threads=32, rows=8,
+        why="0.99 / 1.00 of a copy at 768 columns (gate / residual); 16 rows: 0.82 / 1.00",
+    ),
+)
+# Parameters per sample (`stages.sampled`): few threads per row with many vectors each, in blocks of 128 threads. Rows of
+# several warps, or blocks of more rows, wait for each other. On an H200 unless they say otherwise.
+SAMPLED_HALVES = (
+    *SHORT_HALVES[:3],
+    Candidate(columns_up_to=384, threads=16, rows=8, why="0.90 of a copy at 384 columns; 16 rows: 0.84"),
+    Candidate(columns_up_to=768, threads=16, rows=8, why="0.92 of a copy at 768 columns; a whole warp: 0.88"),
+    Candidate(columns_up_to=1024, threads=32, rows=4, why="0.93 of a copy at 1024 columns; 16 lanes: 0.90"),
+    Candidate(columns_up_to=1152, threads=16, rows=8, why="0.94 of a copy at 1152 columns; a whole warp: 0.88"),
+    Candidate(columns_up_to=1536, threads=32, rows=4, why="0.97 of a copy at 1536 columns; two warps: 0.76"),
+    Candidate(columns_up_to=2048, threads=32, rows=4, why="0.92 of a copy at 2048 columns; two warps: 0.84"),
+    Candidate(columns_up_to=3072, threads=32, rows=4, why="0.92 of a copy at 3072 columns; two warps: 0.85"),
+    Candidate(columns_up_to=4096, threads=32, rows=4, why="0.96 of a copy at 4096 columns; two warps: 0.86"),
+    Candidate(columns_up_to=8192, threads=64, rows=2, why="0.89 of a copy at 5120 and 8192 columns; four warps: 0.82"),
+    Candidate(
+        columns_up_to=16384, threads=128, rows=1,
+        why="0.78 of a copy at 12288 columns, 0.75 at 16384; eight warps, two rows: 0.69, 0.74",
+    ),
+)
+SAMPLED_SINGLES = (
+    *SHORT_SINGLES,
+    Candidate(columns_up_to=2048, threads=32, rows=4, why="0.99 of a copy at 1152 columns on an H100; two warps: 0.93"),
+    Candidate(columns_up_to=4096, threads=64, rows=2, why="0.94 of a copy at 4096 columns; one warp: 0.40"),
+    Candidate(columns_up_to=8192, threads=128, rows=2, why="0.92 of a copy at 8192 columns; one row: 0.86"),
+)
 # fmt: on
+# By bytes per element of the widest array: candidates before those of TABLES.
+BESIDE = {2: BESIDE_HALVES}
+SAMPLED = {2: SAMPLED_HALVES, 4: SAMPLED_SINGLES}
 # By bytes per element of the widest array, and whether the norm is RMSNorm.
 TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
 

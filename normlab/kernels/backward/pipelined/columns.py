@@ -19,6 +19,7 @@ from normlab.engine import (
     cluster_wait,
     cuda,
     launch_dependents,
+    load,
     load_from_block,
     store,
     store_vector_from,
@@ -29,6 +30,7 @@ from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
 from normlab.kernels.backward.pipelined.prologue import roles
 
+MANY_GROUPS = 8  # row groups per block from which all threads add up: the first group's few would add for 3 us
 GATHERED = 8  # blocks: a cluster may have as many on every GPU that has clusters
 
 
@@ -85,6 +87,8 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool, gathe
     threads, vectors, width, whole = thread_map
     elements, columns, span = thread_map.elements, thread_map.columns, thread_map.span
     _, load_clamped, _, _ = readers(layout, kind)
+    by_all, add_up = rows >= MANY_GROUPS and not gathered, groups_adder(layout)
+    first = 0 if by_all else 1  # the first row group that leaves its sums
     leave_sums = leaver(gathered_at(layout, number), width) if gathered else writer(layout, kind)
 
     @cuda.jit(device=True)
@@ -94,15 +98,21 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool, gathe
         if rows > 1 or gathered:
             cuda.syncthreads()  # all threads have read this memory: pipeline stages, or the other gradient's sums
         if rows > 1:
-            if share.group > 0:
+            if share.group >= first:
                 for k in range(elements):  # neighbouring threads write neighbouring elements: no bank conflicts
-                    shared[(share.group - 1) * columns + k * threads + share.thread] = mine[k]
-            cuda.syncthreads()  # all row groups' sums are in shared memory before the first one adds them up
+                    shared[(share.group - first) * columns + k * threads + share.thread] = mine[k]
+            cuda.syncthreads()  # all row groups' sums are in shared memory before a thread adds them up
+        if by_all:
+            add_up(shared)
+            cuda.syncthreads()  # the block's sums are in shared memory before the first row group reads them
         if share.group == 0:
+            if by_all:
+                for k in range(elements):
+                    mine[k] = shared[k * threads + share.thread]
             # A loop of its own. Inside the loop over vectors it kept the compiler from unrolling that: `mine` lay in
             # local memory from the first row on (192 bytes per thread at n2 = 384 in bfloat16), or all loads came
             # first (255 registers at n2 = 768, which now takes 142).
-            for other in range(rows - 1):
+            for other in range(0 if by_all else rows - 1):
                 for k in range(elements):
                     mine[k] += shared[other * columns + k * threads + share.thread]
             # Round once and store, vector by vector.
@@ -116,6 +126,24 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool, gathe
                     leave_sums(totals, shared, gradient, partials, share.cluster, column)
 
     return finish
+
+
+@cache
+def groups_adder(layout: PipelineLayout) -> Any:
+    """Return the device function `add_up(shared)`: add all row groups' sums to the first one's, with all threads."""
+    columns, rows, threads = layout.thread_map.columns, layout.rows, layout.threads
+
+    @cuda.jit(device=True)
+    def add_up(shared):
+        place = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        while place < columns:
+            total = load(shared, place)
+            for group in range(1, rows):
+                total += load(shared, group * columns + place)
+            store(shared, place, total)
+            place += threads
+
+    return add_up
 
 
 @cache

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cast, cuda
+from normlab.kernels.backward.pipelined import gated
 from normlab.kernels.backward.pipelined.columns import epilogue
 from normlab.kernels.backward.pipelined.exchange import exchange_of
 from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
@@ -34,14 +35,14 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
     saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
     parameter_bits = BITS[NARROW_BYTES] if kind.narrow else dtype
     weight_sums, bias_sums = (elements if wanted else 1 for wanted in (kind.weighted, kind.biased))
-    collected = exchange_of(layout, kind).partials
+    collected, kept_values = exchange_of(layout, kind).partials, gated.kept_values(layout, kind)
     samples_of, operands_of, gradients_of = samplers(layout, kind)
     share_of, fetch_first_rows = sharer(layout, kind.sampled, apart), beginner(layout, kind)
     fetch_parameters, keep_parameters = keepers(layout, kind, dtype)
     take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype, apart)
     add_up_columns = epilogue(layout, kind, dtype, gathered, apart)
 
-    @cuda.jit(launch_bounds=(layout.threads, layout.resident))
+    @cuda.jit(launch_bounds=(layout.threads, gated.resident(layout, kind)))
     def backward_pipelined(
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual, gate,
         grad_input, grad_gate, grad_weight, grad_bias, part_weight, part_bias,
@@ -54,6 +55,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
         grad_stages = cuda.shared.array(0, grad_bits, alignment=16)
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)
         partials = cuda.local.array(collected, dtype)
+        kept = cuda.local.array(kept_values, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
         for k in range(weight_sums):
@@ -66,7 +68,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
             grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, gate, grad_input, grad_gate
         )
         samples, operands = samples_of(whole), operands_of(whole)
-        memory = Memory(saved_stages, grad_stages, parameters, exchange)
+        memory = Memory(saved_stages, grad_stages, parameters, exchange, kept)
         sums = Sums(sums_weight, sums_bias)
         share = share_of(saved.shape[1], samples)
 

@@ -69,6 +69,12 @@ class PipelineLayout(NamedTuple):
         return self.thread_map.warps * self.blocks == 1
 
     @property
+    def keeps(self) -> bool:
+        """Return True if registers keep a vector of a gated row from the first pass to the second (`gated`)."""
+        # a prefetch has another row's first pass in between
+        return self.prefetch == 0 and self.thread_map.vectors == 1
+
+    @property
     def prefetched(self) -> int:
         """Return how many rows each row group starts to copy before its first row's first pass."""
         # with a prefetch of 1 a stage is free only after the second pass, so all stages are filled at once

@@ -46,6 +46,7 @@ class Memory(NamedTuple):
     grad_stages: Any  # from `PipelineLayout.grads_at` on
     parameters: Any  # from `PipelineLayout.parameters_at` on
     exchange: Any  # (2 phases, row groups, 2 sums, warps)
+    kept: Any  # not shared: registers for what the first pass over a gated row leaves to the second (`gated`)
 
 
 class Share(NamedTuple):
