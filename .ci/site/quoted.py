@@ -167,11 +167,8 @@ def uncounted() -> str:
 
 def llama(norms: str, model: str = "Llama", gpu: str = "h100", place: str = "compiled") -> dict:
     """Return the row of a decoder's training step with one kind of norms."""
-    (found,) = (
-        row
-        for row in record(f"llama_{gpu}")["rows"]
-        if (row["model"], row["norms"], row["place"]) == (model, norms, place)
-    )
+    rows = record(f"llama_{gpu}")["rows"]
+    (found,) = (row for row in rows if (row["model"], row["norms"], row["place"]) == (model, norms, place))
     return found
 
 

@@ -150,8 +150,8 @@ BESIDE_HALVES = (
         why="0.99 / 1.00 of a copy at 768 columns (gate / residual); 16 rows: 0.82 / 1.00",
     ),
 )
-# Parameters per sample (`stages.sampled`): few threads per row with many vectors each, in blocks of 128 threads. Rows of
-# several warps, or blocks of more rows, wait for each other. On an H200 unless they say otherwise.
+# Parameters per sample (`stages.sampled`): few threads per row with many vectors each, in blocks of 128 threads. Rows
+# of several warps, or blocks of more rows, wait for each other. On an H200 unless they say otherwise.
 SAMPLED_HALVES = (
     *SHORT_HALVES[:3],
     Candidate(columns_up_to=384, threads=16, rows=8, why="0.90 of a copy at 384 columns; 16 rows: 0.84"),
