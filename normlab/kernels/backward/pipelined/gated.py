@@ -4,8 +4,8 @@
     second pass   through = (γ dy' - x̂ mean(γ dy' x̂)) invvar, and from it the gradients of x and of the gate
 
 The gate comes in the third array's stages. Both passes compute silu from it, because keeping silu from pass to pass
-would take as many registers as the row. A thread with one vector has these registers (`PipelineLayout.keeps`): there
-the second pass reads nothing, and a row of 128 bfloat16 takes 341 instructions instead of 475. x̂ is recomputed from an
+would take as many registers as the row. A thread with one vector has these registers (`PipelineLayout.keeps`): a row of
+128 bfloat16 takes 341 instructions instead of 475. x̂ is recomputed from an
 output element by element, divided by γ silu(z) as it is after both are multiplied and clamped, so shared memory holds
 the plain gamma alone.
 """
@@ -48,7 +48,7 @@ def kept_values(layout: PipelineLayout, kind: Kind) -> int:
     """Return the size of `Memory.kept`: how many values per thread registers keep from pass to pass, at least 1."""
     if kind.gating is None or not layout.keeps:
         return 1
-    return layout.thread_map.width * (3 if kind.gating.after_norm else 4)
+    return 3 * layout.thread_map.width
 
 
 def resident(layout: PipelineLayout, kind: Kind) -> int:
@@ -62,10 +62,12 @@ def resident(layout: PipelineLayout, kind: Kind) -> int:
 def keeper(layout: PipelineLayout, gating: Gate) -> tuple[Any, Any]:
     """Return the device functions with which an element goes from the first pass to the second.
 
-        keep(kept, k, value, xhat, grad, g, silu, slope, gamma)         grad: of the output's gradient
-        finish(kept, k, scale, mean_slope) -> (grad of x, of the gate)  mean_slope: mean(g x̂) invvar
+        keep(kept, k, value, xhat, grad, g, silu, slope, gamma)             grad: of the output's gradient
+        finish(kept, k, grad, scale, mean_slope) -> (grad of x, of the gate)    grad: times gamma
 
-    After the norm the gate's gradient needs no mean, so it is made in the first pass.
+    mean_slope: mean(g x̂) invvar. After the norm the gate's gradient needs no mean, so it is made in the first pass, and
+    the second pass reads nothing. Before the norm it reads grad and gamma again, because a fourth value per element
+    spilled 24 bytes in blocks of 512 threads.
     """
     width, both = layout.thread_map.width, gated_gradients(gating)
 
@@ -75,18 +77,18 @@ def keeper(layout: PipelineLayout, gating: Gate) -> tuple[Any, Any]:
         _, kept[2 * width + k] = both(value, xhat, grad, g, silu, slope, gamma)
 
     @cuda.jit(device=True)
-    def finish_after(kept, k, scale, mean_slope):
+    def finish_after(kept, k, grad, scale, mean_slope):
         return kept[k] * scale - kept[width + k] * mean_slope, kept[2 * width + k]
 
     @cuda.jit(device=True)
     def keep_before(kept, k, value, xhat, grad, g, silu, slope, gamma):
-        kept[k], kept[width + k], kept[2 * width + k], kept[3 * width + k] = g, value, silu, slope
+        kept[k], kept[width + k], kept[2 * width + k] = value, silu, slope
 
     @cuda.jit(device=True)
-    def finish_before(kept, k, scale, mean_slope):
-        value, silu, slope = kept[width + k], kept[2 * width + k], kept[3 * width + k]
+    def finish_before(kept, k, grad, scale, mean_slope):
+        value, silu, slope = kept[k], kept[width + k], kept[2 * width + k]
         xhat = value * silu * scale
-        return both(value, xhat, kept[k], kept[k] * scale - xhat * mean_slope, silu, slope, None)
+        return both(value, xhat, grad, grad * scale - xhat * mean_slope, silu, slope, None)
 
     return (keep_after, finish_after) if gating.after_norm else (keep_before, finish_before)
 
@@ -145,19 +147,19 @@ def vector_storer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         gammas = cuda.local.array(width, dtype)
         column = share.first + v * span
         if whole or column < operands.grad_input.shape[1]:
-            if keeps:
-                for k in range(width):
-                    grads[k], gates[k] = finish(memory.kept, k, row.scale, slope)
-            else:
-                load(values, grads, gates, gammas, operands, memory, share, row, v)
-            for k in range(0 if keeps else width):
+            load(values, grads, gates, gammas, operands, memory, share, row, v)  # no code loads what is kept instead
+            for k in range(width):
                 gamma = gammas[k] if weighted else None
-                silu, silu_slope = silu_and_slope(gates[k], gates)
-                xhat, grad = xhat_and_grad(values[k], grads[k], silu, gamma, row.scale, operands.eps)
-                if weighted:
-                    grad *= gammas[k]
-                through = grad * row.scale - xhat * slope
-                grads[k], gates[k] = both(values[k], xhat, grads[k], through, silu, silu_slope, gamma)
+                if keeps:
+                    grad = grads[k] * gammas[k] if weighted else grads[k]
+                    grads[k], gates[k] = finish(memory.kept, k, grad, row.scale, slope)
+                else:
+                    silu, silu_slope = silu_and_slope(gates[k], gates)
+                    xhat, grad = xhat_and_grad(values[k], grads[k], silu, gamma, row.scale, operands.eps)
+                    if weighted:
+                        grad *= gammas[k]
+                    through = grad * row.scale - xhat * slope
+                    grads[k], gates[k] = both(values[k], xhat, grads[k], through, silu, silu_slope, gamma)
             store_vector_from(operands.grad_input, (row.number, column), grads, 0, width)
             store_vector_from(operands.grad_gate, (row.number, column), gates, 0, width)
 
