@@ -2,8 +2,9 @@
 
     output = x̂ (1 + scale) + shift        x: (samples, rows of a sample, n2), scale and shift: (samples, n2)
 
-The fastest steps of both ladders do this themselves: step 6 of the forward reads the parameters of its row's sample,
-with an offset of 1, and each cluster of the pipelined backward takes rows of one sample (`pipelined.samples`).
+The fastest steps of both ladders do this themselves: a block of the forward's step 6 stages the parameters of its rows'
+sample (`stages.sampled`), with an offset of 1, and each cluster of the pipelined backward takes rows of one sample
+(`pipelined.samples`).
 
 What they refuse is done apart (`apart`): by the norm without parameters, and kernels that modulate the output, scale
 its gradient, and add up the gradients of scale and shift. The last reads x and dy again.

@@ -13,7 +13,8 @@ persistent blocks (0.93), x read again instead of held in registers (0.98).
 Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
 by whole vectors all the same. Their blocks stay for several rows, which share the parameters that the block has staged.
 A residual is added where the row is fetched, and the sum stored from there (`stages.residual`). A gate is fetched
-beside the row, and multiplies it before the first pass or before the second one (`stages.gate`).
+beside the row, and multiplies it before the first pass or before the second one (`stages.gate`). Parameters per sample
+come to shared memory, once for a block's rows (`stages.sampled`).
 Next: rows that no block can hold.
 """
 
