@@ -44,7 +44,7 @@ def vector_loader(layout: PipelineLayout, kind: Kind) -> Any:
 def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `add_up_share(…) -> (sum of g x̂, 0)` in place of `passes.share_adder`'s."""
     vectors, width, span, whole = layout.thread_map.loop
-    load, weighted = vector_loader(layout, kind), kind.weighted
+    load, weighted, (summed, _) = vector_loader(layout, kind), kind.weighted, kind.sums
     xhat_and_grad, (silu, _) = gated_normaliser(kind.gating, dtype), silus(dtype)
 
     @cuda.jit(device=True)
@@ -63,8 +63,9 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                         values[k], grads[k], silu(gates[k], gates), gamma, row.scale, operands.eps
                     )
                     product = grad * xhat
-                    if weighted:
+                    if summed:
                         sums.weight[v * width + k] += product
+                    if weighted:
                         product *= gammas[k]
                     sum_gx += product
         return sum_gx, cast(0, values)
