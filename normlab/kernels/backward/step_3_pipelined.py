@@ -25,6 +25,7 @@ What changed since step 2:
 """
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -99,7 +100,8 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     if few(layout, kind, n1, n2 * max(sizes), device):
         few_rows, apart = few_rows_layout(layout, n1), kind._replace(beside=True)
         work = _work((options[0], few_rows, apart), beside.grid_of(few_rows, n1, n2), few_rows.blocks, (None, None))
-        return planned((work,), beside.chains_of(few_rows, n1, n2), 0, f"{chosen.why}; {FEW_WHY}")
+        made = planned((work,), beside.chains_of(few_rows, n1, n2), 0, f"{chosen.why}; {FEW_WHY}")
+        return replace(made, layout=few_rows)
 
     # Persistent clusters: as many as find a place at once, which only the driver knows.
     def persistent(resident: int) -> Plan:

@@ -62,7 +62,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
         whole = Operands(
             grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, gate, grad_input, grad_gate
         )
-        if is_beside and cuda.blockIdx.x >= row_blocks(grad_input.shape[0]):
+        if is_beside and cuda.blockIdx.x >= row_blocks(grad_input.shape[0]):  # whole clusters, without a row
             sum_columns(whole, Gradients(grad_weight, grad_bias, part_weight, part_bias))
             return
         samples, operands = samples_of(whole), operands_of(whole)

@@ -43,6 +43,7 @@ class PipelineLayout(NamedTuple):
             "the next row's first pass comes before a row's second"
             if self.prefetch
             else "a row's second pass follows its first",
+            *["blocks without a row take columns of all rows"] * self.once,
         ]
 
     @property
