@@ -482,6 +482,7 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 5001, wide._replace(memory_efficient=True), (9, 0), most
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0), (2000,)
+    yield "pipelined", 333, half._replace(memory_efficient="exact"), (9, 0), (200,)  # with fewer registers it spilled
     yield "pipelined", 4096, half, (9, 0), (1, 200)  # with four vectors at once it spilled
     yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (1, 200)
     yield "pipelined", 262144, wide, (9, 0), (1,)

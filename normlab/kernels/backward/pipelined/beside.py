@@ -31,6 +31,7 @@ from normlab.stages.warp import lane_index, warp_index
 COLUMNS = 32  # per warp, so that each lane ends with the sum of one column
 MOST = 4  # columns per thread: eight spilled, with the loads of as many rows in flight as leave 64 registers
 RESIDENT_THREADS = 1024  # per multiprocessor, of rows in 16 bits
+RESIDENT_THREADS_OF_ENDS = 512  # of rows that begin in the middle of a vector: 5,001 columns from the output spilled
 MOST_BLOCKS = 256  # for columns, unless a warp for each COLUMNS columns makes more
 AT_ONCE = 4  # rows whose loads a thread has in flight
 
@@ -44,7 +45,8 @@ def resident_of(layout: PipelineLayout) -> int:
     """Return how many blocks a multiprocessor must have registers for, at least."""
     # With 96 registers it had one block of 512 threads, but few rows of 7,168 columns have 352 such blocks.
     several = layout.blocks == 1 and max(layout.saved_bytes, layout.grad_bytes) == 2
-    return RESIDENT_THREADS // layout.threads if several else 1
+    threads = RESIDENT_THREADS if layout.alignments == 1 else RESIDENT_THREADS_OF_ENDS
+    return threads // layout.threads if several and layout.threads <= threads else 1
 
 
 @cache
