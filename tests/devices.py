@@ -26,6 +26,12 @@ def plan_for(monkeypatch, **facts: Any) -> None:
     monkeypatch.setattr(device, "of", staticmethod(lambda array: replace(own(array), **facts)))
 
 
+def many_rows(monkeypatch) -> None:
+    """Let the pipelined backward plan as for many rows: without blocks for the columns."""
+    step = import_module("normlab.kernels.backward.step_3_pipelined")
+    monkeypatch.setattr(step, "few", lambda *args: False)
+
+
 def find_room_for(monkeypatch, number: int) -> None:
     """Let the GPU have room for so many clusters at a time, whatever the kernel."""
     monkeypatch.setattr(_plans(), "resident_clusters", lambda *args, **options: number)

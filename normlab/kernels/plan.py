@@ -230,7 +230,7 @@ class Plan:
             memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
             operands: the problem that the plan was made for, with arrays. Its attributes are operands by name.
         """
-        named = _named(operands, self.values, self.work)
+        named = _named(operands, self.values)
         # allocated here and not with the plan: a plan that is only explained takes no memory
         for needed in self.scratch:
             named[needed.name] = (memory.zeros if needed.zeroed else memory.empty)(needed.shape, needed.dtype)
@@ -266,7 +266,7 @@ class PersistentPlan(NamedTuple):
         """Return the plan for as many clusters as the driver says that the GPU holds of the compiled kernel."""
         first = self.first
         # the driver is asked about a compiled kernel, which depends on the dtypes and dimensions of the arguments only
-        named = _named(operands, self.values, (first,))
+        named = _named(operands, self.values)
         for one in self.scratch:  # arrays of scratch's dtype and dimensions, in memory that is not scratch's
             like = operands.statistics
             named[one.name] = like._replace(shape=one.shape, dtype=one.dtype) if isinstance(like, DeviceArray) else None
@@ -274,10 +274,6 @@ class PersistentPlan(NamedTuple):
         return self.plan(resident_clusters(first.kernel, first.block, *arguments, **first.how))
 
 
-def _named(operands: Any, values: tuple[tuple[str, Any], ...], work: tuple[Work, ...]) -> dict[Any, Any]:
+def _named(operands: Any, values: tuple[tuple[str, Any], ...]) -> dict[Any, Any]:
     """Return the arrays and numbers that kernels take, by name; scratch is not among them yet."""
-    named = {**vars(operands), **dict(values), None: None}
-    # Only if a kernel takes it, because operands of the other ladders have no such view.
-    if any("one_row" in one.arguments for one in work):
-        named["one_row"] = operands.one_row
-    return named
+    return {**vars(operands), **dict(values), None: None}

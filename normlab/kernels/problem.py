@@ -125,12 +125,6 @@ class BackwardProblem:
         return self.weight.shape[0] if self.sampled else 1
 
     @property
-    def one_row(self) -> Any:
-        """Return the statistics as a matrix of one row: it stands for partial sums where there are none."""
-        row = self.invvar
-        return row._replace(shape=(1, *row.shape)) if isinstance(row, DeviceArray) else row[None]
-
-    @property
     def gradients(self) -> tuple:
         """Return the parameters' gradients."""
         return self.grad_weight, self.grad_bias

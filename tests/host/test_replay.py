@@ -4,6 +4,7 @@ import dataclasses
 import threading
 import time
 
+import devices
 import numpy as np
 import pytest
 import torch
@@ -262,7 +263,8 @@ def backward_recording():
     return recording, tensors
 
 
-def test_memory_that_is_not_given_back_is_one_piece_whose_parts_are_aligned(idle):
+def test_memory_that_is_not_given_back_is_one_piece_whose_parts_are_aligned(idle, monkeypatch):
+    devices.many_rows(monkeypatch)
     recording, _ = backward_recording()
     scratch = 6 + 3  # behind the tensors that are given, and the three gradients
     assert len(recording._anywhere) == 3 + 1

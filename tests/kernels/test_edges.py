@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
@@ -35,14 +36,16 @@ class Memory:
 
 
 def plan_of(n2: int, dtype: str, **how):
-    return STEP.plan(Problem("backward", how.pop("norm", "layer"), 1000, n2, dtype, **how), H100)
+    return STEP.plan(Problem("backward", how.pop("norm", "layer"), 3000, n2, dtype, **how), H100)
 
 
 @paths
 @pytest.mark.parametrize(("t", "v"), TYPES)
 @pytest.mark.parametrize(("n1", "n2"), SHAPES)
-def test_odd_rows_are_right(n1, n2, t, v, memory_efficient):
+def test_odd_rows_are_right(n1, n2, t, v, memory_efficient, monkeypatch):
     """Fewer rows than alignments, as many, and one more; the last row ends with part of a vector."""
+    if n1 > 9:
+        devices.many_rows(monkeypatch)
     examine_backward(random_case(n1, n2, t, rms=n1 % 2 == 1, parameters=v), None, STEP, memory_efficient)
 
 
@@ -95,8 +98,9 @@ def test_odd_rows_of_a_cluster_are_right_and_nothing_is_found(prefetch, memory_e
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
-def test_nothing_is_found_in_odd_rows(memory_efficient):
+def test_nothing_is_found_in_odd_rows(memory_efficient, monkeypatch):
     """Not even beside the matrix, although its last vector reaches past its end."""
+    devices.many_rows(monkeypatch)
     sanitized(random_case(11, 333, BFLOAT16), STEP, memory_efficient)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import devices
 import numpy as np
 import pytest
 from draws import Case, sampled
@@ -16,6 +17,7 @@ from gated_norms import (
     planned,
 )
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from normlab import oracle, rms_norm_forward
 from normlab.engine import cuda, float32, load, resources, store, using
@@ -38,10 +40,13 @@ def test_forward_is_within_its_bound(case):
 
 @EACH
 @settings(max_examples=12)
-@given(case=gated_cases())
-def test_backward_is_within_its_bound(mode, case):
+@given(case=gated_cases(), many=st.booleans())
+def test_backward_is_within_its_bound(mode, case, many):
     before, memory_efficient = MODES[mode]
-    examine_gated_backward(replace(case, before=before), memory_efficient)
+    with pytest.MonkeyPatch.context() as patch:
+        if many:
+            devices.many_rows(patch)
+        examine_gated_backward(replace(case, before=before), memory_efficient)
 
 
 @EACH
@@ -87,9 +92,10 @@ def test_rows_that_no_block_holds_are_gated_apart():
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-def test_few_rows_by_one_cluster_or_two_are_within_the_bounds(weighted):
-    """Eight blocks that gather their sums, and two clusters for one long row."""
-    for n1, n2 in ((7, 1024), (1, 40_960)):
+def test_few_rows_with_and_without_blocks_for_the_columns_are_within_the_bounds(weighted, monkeypatch):
+    for many, n1, n2 in ((False, 7, 1024), (False, 1, 40_960), (True, 7, 1024)):
+        if many:
+            devices.many_rows(monkeypatch)
         case = fixed_case(n1, n2, "bfloat16", before=True)
         if not weighted:
             case = replace(case, norm=replace(case.norm, weight=None))

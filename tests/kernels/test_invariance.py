@@ -14,6 +14,7 @@ from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
+from normlab.kernels.backward.pipelined import beside
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.backward.tables import Candidate
@@ -193,7 +194,7 @@ def few_stay(monkeypatch, number=1):
     """Let one block, or cluster, or so many do all rows, as on a GPU whose every block has many."""
     devices.find_room_for(monkeypatch, number)
     monkeypatch.setattr(step_2_fused, "blocks_for", lambda thread_map, n1, processors: number)
-    monkeypatch.setattr(step_3_pipelined, "gathers", lambda *args: False)
+    devices.many_rows(monkeypatch)
     # new memory may hold what was right a moment ago
     monkeypatch.setattr(HostBackend, "empty", lambda backend, shape, dtype: np.full(shape, np.nan, dtype))
 
@@ -243,12 +244,12 @@ def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monk
     assert got == results(case, step, memory_efficient)[0], "how many blocks stay changes grad_input"
 
 
-# So many blocks of eight rows, of 16, two and 16, that add up their columns' sums as one cluster: 2, 2, 3, 5.
-FEW = [(9, 396, np.float16), (17, 132, np.float32), (5, 1032, np.float32), (70, 128, BFLOAT16)]
+# Vectors of four, two and one element; one row group per block and 16; warps that share columns, and two times as many.
+FEW = [(9, 396, np.float16), (17, 262, np.float32), (5, 1032, np.float32), (70, 128, BFLOAT16), (11, 333, BFLOAT16)]
 
 
 @pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))
-def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
+def test_few_rows_with_blocks_for_the_columns_are_right_and_nothing_is_found(turn):
     """Each kind is right on both paths, and watched on one of them in turn."""
     n1, n2, dtype = FEW[turn]
     case, step = random_case(n1, n2, dtype), step_of("backward", "pipelined")
@@ -256,8 +257,20 @@ def test_few_rows_by_one_cluster_are_right_and_nothing_is_found(turn):
         examine_backward(case, None, step, memory_efficient)
     if turn == 0:
         examine_backward(random_case(n1, n2, dtype, rms=True), None, step, False)  # no grad_bias
+        examine_backward(replace(case, weight=None), None, step, True)  # no grad_weight
     with using("simulator"):
         sanitized(case, step, turn % 2 == 1)
+
+
+@pytest.mark.skipif(use_gpu(), reason="for the simulator: a GPU has compiled the number of blocks")
+@pytest.mark.parametrize("n2", [324, 396])
+@both_paths
+def test_warps_of_a_block_have_columns_of_their_own_where_blocks_are_many(memory_efficient, n2, monkeypatch):
+    """A warp for each 32 columns: three of four warps in four blocks, and all of four in four blocks."""
+    monkeypatch.setattr(beside, "MOST_BLOCKS", 4)
+    case, step = random_case(9, n2, BFLOAT16), step_of("backward", "pipelined")
+    examine_backward(case, None, step, memory_efficient)
+    sanitized(case, step, memory_efficient)
 
 
 @both_paths
@@ -265,7 +278,7 @@ def test_many_short_rows_a_block_are_right_and_nothing_is_found(memory_efficient
     """So many row groups per block that all threads add up their sums."""
     few_stay(monkeypatch, 2)
     layout = PipelineLayout(ThreadMap(8, 1, 4, False), 8, 1, 2, 0, 2, 2)
-    monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
+    lay_out(layout, monkeypatch)
     case = random_case(70, 28, BFLOAT16)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
@@ -273,37 +286,24 @@ def test_many_short_rows_a_block_are_right_and_nothing_is_found(memory_efficient
 
 
 @both_paths
-def test_a_block_a_row_gathered_is_right_and_nothing_is_found(memory_efficient, monkeypatch):
-    """As the longest rows of 16 bits that a block does, with 64 threads in place of 512."""
-    layout = PipelineLayout(ThreadMap(64, 1, 4, False), 1, 1, 2, 0, 2, 2)
+def test_few_rows_of_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+    """Clusters of two blocks take rows, and other clusters columns."""
+    layout = PipelineLayout(ThreadMap(32, 1, 4, False), 2, 2, 3, 1, 2, 2)
     lay_out(layout, monkeypatch)
-    case = random_case(3, 204, BFLOAT16)
+    case, step = random_case(3, 204, BFLOAT16), step_of("backward", "pipelined")
     with using("simulator"):
-        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
-        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
-
-
-@pytest.mark.parametrize("prefetch", [0, 1])
-@both_paths
-def test_the_only_rows_of_a_cluster_are_right_and_nothing_is_found(memory_efficient, prefetch, monkeypatch):
-    """The parameters' gradients are a second cluster's; grad_input has the bits that it has among many rows."""
-    layout = PipelineLayout(ThreadMap(32, 1, 4, False), 2, 2, 2 + prefetch, prefetch, 2, 2)
-    lay_out(layout, monkeypatch)
-    monkeypatch.setattr(step_3_pipelined, "APART_FROM", 256)  # as if so short rows were long
-    step = step_of("backward", "pipelined")
-    case = random_case(3, 204, BFLOAT16)
-    want = results(case, step, memory_efficient)[0]
-    two = replace(case, x=case.x[:2], grad_output=case.grad_output[:2])
-    examine_backward(two, None, step, memory_efficient)
-    assert results(two, step, memory_efficient)[0] == want[: len(want) // 3 * 2]
+        examine_backward(case, None, step, memory_efficient)
+        sanitized(case, step, memory_efficient)
+        few = results(case, step, memory_efficient)[0]
+    devices.many_rows(monkeypatch)
     with using("simulator"):
-        sanitized(two, step, memory_efficient)
+        assert results(case, step, memory_efficient)[0] == few, "other blocks for the columns change grad_input"
 
 
 @both_paths
-def test_few_rows_without_clusters_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
+def test_rows_without_blocks_for_the_columns_are_right_and_nothing_is_found(memory_efficient, monkeypatch):
     """Three blocks of four rows, whose partial sums a second kernel adds up."""
-    devices.plan_for(monkeypatch, capability=(8, 0), shared_bytes=163 * 1024)
+    devices.many_rows(monkeypatch)
     case = random_case(9, 388, np.float32)
     with using("simulator"):
         examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)

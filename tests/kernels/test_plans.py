@@ -21,7 +21,7 @@ from devices import SHARED_BYTES
 from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, Device, Problem
 from normlab.kernels.backward import layouts, step_2_fused, step_3_pipelined
-from normlab.kernels.backward.pipelined import columns
+from normlab.kernels.backward.pipelined import beside
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.kernels.forward.tables import TABLES
@@ -295,8 +295,17 @@ def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capabilit
             assert layout.parameters_at * 4 % 16 == 0
             # the row groups' sums of the columns leave the parameters as they are
             assert (layout.rows - 1) * layout.thread_map.columns <= layout.parameters_at
-            if layout.blocks == 1:  # nor do those that blocks gather, of both gradients
-                assert columns.gathered_at(layout, 2) <= layout.parameters_at
+            for n1 in (1, 200, 1024):
+                few = step_3_pipelined.few_rows_layout(layout, n1)
+                assert few.thread_map == layout.thread_map, "a row's bits"
+                assert few.threads <= 1024
+                assert few.threads % 32 == 0
+                row_blocks, tiles_of = (one.py_func for one in beside.counters(few))
+                for columns in (n2, 10**6):
+                    tiles = tiles_of(n1, columns)
+                    assert 1 <= tiles <= few.threads // 32
+                    taken = (beside.grid_of(few, n1, columns) - row_blocks(n1)) * tiles * beside.COLUMNS
+                    assert columns <= taken < columns + tiles * beside.COLUMNS * few.blocks
     hold_all(found)
 
 
@@ -354,8 +363,7 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
     But for few rows, long ones forward, whose bits `test_invariance` compares.
     """
     single = devices.of((9, 0), multiprocessors=1)
-    for few in ("gathers", "apart"):
-        monkeypatch.setattr(step_3_pipelined, few, lambda *args: False)
+    monkeypatch.setattr(step_3_pipelined, "few", lambda *args: False)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [
@@ -369,21 +377,24 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
         assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize(("n2", "most"), [(1024, 64), (4096, 16), (65536, 2), (262144, 1)])
-def test_sums_of_a_single_cluster_need_no_second_kernel(n2, most):
-    """Be it a long row's, or one of up to eight blocks with rows of their own."""
-
+@pytest.mark.parametrize(("n2", "most"), [(1024, 1024), (4096, 1024), (16384, 256), (65536, 64), (50257, 166)])
+def test_sums_of_few_rows_need_no_second_kernel(n2, most):
     half = Form(BFLOAT16, BFLOAT16)
 
     def found(n1, form=half, device=H200):
-        return [(one.name, one.work.cluster) for one in launches(BACKWARD["pipelined"], n1, n2, form, device)]
+        return [one.name for one in launches(BACKWARD["pipelined"], n1, n2, form, device)]
 
-    blocks = found(1)[0][1]
-    assert found(1) == [("backward_pipelined", blocks)]
-    assert found(most) == [("backward_pipelined", 8 if blocks == 1 else blocks)]
-    assert found(most + 1) == [("backward_pipelined", blocks), ("backward_few_final_sums", 1)]
-    assert found(most, half._replace(weighted=False, biased=False)) == [("backward_pipelined", blocks)]
-    assert {cluster for _, cluster in found(most, device=devices.of((8, 0)))} == {1}, "no clusters before 9.0"
+    alone = ["backward_pipelined"]
+    assert found(1) == found(most) == alone
+    assert found(most + 1) != alone
+    assert found(2000, half._replace(weighted=False, biased=False)) == alone, "no sums"
+    if n2 < 16384:
+        assert found(most, device=devices.of((8, 0))) == alone, "it takes no cluster"
+
+
+def test_rows_of_which_a_multiprocessor_holds_one_block_have_no_blocks_for_the_columns():
+    for n1, kernels in ((1, 1), (4, 2)):  # a single row's cluster has the sums of all rows
+        assert len(launches(BACKWARD["pipelined"], n1, 262144, Form(np.float32, np.float32))) == kernels
 
 
 @pytest.mark.parametrize("step", LADDERS["forward"] + LADDERS["backward"], ids=lambda step: step.name)
@@ -434,14 +445,13 @@ def test_an_offset_of_one_element_narrows_the_vectors(step):
         assert aligned.name not in FAST.values() or aligned.work.kernel is not shifted.work.kernel
 
 
-ROWS = (1, 2, 4, 16, 57, 200, 1000)
+ROWS = (1, 2, 4, 16, 57, 200, 1000, 2000)
 
 
 def sample() -> Iterator[tuple]:
     """(step, n2, form, capability, rows) of kernels that between them have every shape of block and every branch.
 
-    Few long rows have kernels of their own, forward and backward, and few rows backward, where two cases stand for the
-    others.
+    Few long rows have kernels of their own forward, and few rows backward, where some cases stand for the others.
     """
     most = ROWS[-1:]
     wide, half = Form(np.float32, np.float32), Form(BFLOAT16, BFLOAT16)
@@ -459,21 +469,23 @@ def sample() -> Iterator[tuple]:
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), most  # with 40 registers a thread
     one = wide._replace(biased=False)  # parameter: a row for each cluster, three blocks a multiprocessor
-    yield "clusters", 65536, one._replace(rms=True), (9, 0), (200, 1000)
+    yield "clusters", 65536, one._replace(rms=True), (9, 0), (200, 2000)
     yield "clusters", 131072, one, (9, 0), most  # with all registers that those leave
     yield "clusters", 40000, half, (8, 0), most
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 520, half, (9, 0), most  # the fewest registers that two blocks leave
     yield "pipelined", 384, half, (9, 0), most  # two rows in a warp, 16 a block: the most sums to add up for a thread
-    yield "pipelined", 768, half, (9, 0), (57,)
-    yield "pipelined", 333, half, (9, 0), most  # odd rows: with all registers that 512 threads have
+    yield "pipelined", 768, half, (9, 0), (57, 2000)
+    yield "pipelined", 333, half, (9, 0), (1, 2000)  # odd rows: with all registers that 512 threads have
     yield "pipelined", 2047, half._replace(memory_efficient="exact"), (8, 0), most
-    yield "pipelined", 50257, half, (9, 0), most
+    yield "pipelined", 50257, half, (9, 0), (1, 2000)
     yield "pipelined", 5001, wide._replace(memory_efficient=True), (9, 0), most
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0), most
-    yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0), (4,)
-    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (200,)
-    yield "pipelined", 262144, wide, (9, 0), (1,)  # of one row, a second cluster has the columns: it has spilled
+    yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0), (2000,)
+    yield "pipelined", 333, half._replace(memory_efficient="exact"), (9, 0), (200,)  # with fewer registers it spilled
+    yield "pipelined", 4096, half, (9, 0), (1, 200)  # with four vectors at once it spilled
+    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (1, 200)
+    yield "pipelined", 262144, wide, (9, 0), (1,)
 
 
 def everything() -> Iterator[tuple]:

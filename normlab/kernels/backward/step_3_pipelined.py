@@ -16,8 +16,7 @@ What changed since step 2:
 - Long rows are divided among the blocks of a cluster, whose barrier has two halves: arrive, second pass, wait.
 - The parameters lie in shared memory (`parameters`). When recomputing, the sums for grad_weight are divided by gamma
   once, at the end.
-- Few rows need no second kernel: one block adds up its own columns' sums, a cluster of eight blocks through distributed
-  shared memory (`gathers`), and for one long row a second cluster makes the parameters' gradients (`apart`).
+- Few rows need no second kernel: blocks of the same launch make the parameters' gradients (`beside`).
 - Rows that begin in the middle of a vector move whole vectors: a cluster takes rows of one alignment (`edges`).
 - Short rows come as tiles, in which a lane may have whole rows (`short_rows`).
 - Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
@@ -26,6 +25,7 @@ What changed since step 2:
 """
 
 import itertools
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -35,12 +35,12 @@ from normlab.kernels import split
 from normlab.kernels.backward import final_sums, split_rows, step_1_apex, step_2_fused
 from normlab.kernels.backward.layouts import KINDS, alignments_for, layout_for
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.backward.pipelined.columns import GATHERED
+from normlab.kernels.backward.pipelined import beside
 from normlab.kernels.backward.pipelined.kernel import build
 from normlab.kernels.backward.pipelined.kind import Kind, kind_of
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.short_rows import plan as short_rows
-from normlab.kernels.plan import CLUSTERS_FROM, Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
+from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.kernels.words import counted
@@ -50,11 +50,16 @@ H200 = Device.named("h200")
 PARTIAL_SUMS = "part_weight", "part_bias"
 THIRDS = "grad_residual", "gate"  # arrays of rows beside the saved array and grad_output: one of these, or none
 PARAMETERS = "grad_weight", "grad_bias"
-GATHERED_WHY = "so few rows are one cluster's of eight blocks, which add up their columns' sums without a second kernel"
-APART_WHY = "of so few long rows a second cluster makes the parameters' gradients: 14.7 us instead of 16.0 for one row"
 MOST_EACH = 7  # clusters for each alignment, if they are more than find a place at once
 BUSY = 0.9  # of the multiprocessors, on average, is enough where clusters have samples of their own
-APART_FROM = 2**15  # columns: shorter rows pass in less time than a second cluster's start is worth
+FEW_ROWS = {True: 1024, False: 768}  # at most, with and without a bias: RMSNorm 1,024 x 256 takes 5.3 us, else 4.8
+FEW_BYTES = 2**23  # of a matrix, at most: LayerNorm 512 x 16,384 of float32 takes 55 us, else 35
+FEW_BYTES_OF_ENDS = 2**24  # of clusters of one alignment: RMSNorm 48 x 174,705 of bfloat16 takes 56 us, else 136
+FEW_THREADS = ((64, 128), (512, 256), (1024, 512))  # most rows, threads per block at least
+FEW_WHY = (
+    "so few rows have blocks of their own for the columns' sums, and no second kernel: 128 rows of 7,168 columns take "
+    "6.5 us instead of 12.0 on an H200 (LayerNorm, bfloat16, in a CUDA graph)"
+)
 
 
 def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
@@ -92,16 +97,11 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
             "pipelined", work, why, row_chains_of(layout), columns, scratch=scratch, values=values, layout=layout
         )
 
-    if not kind.sampled and gathers(layout, kind, n1, device):
-        # eight blocks even for fewer rows: a block without rows still adds up columns
-        work = _work((*options, True), GATHERED, GATHERED, (None, None))
-        # Each block with rows has one turn of them, and the sums of the other blocks are 0, which is added exactly.
-        columns = Chains(layout.rows + -(-n1 // layout.rows) + 1, 2)
-        return planned((work,), columns, 0, f"{chosen.why}; {GATHERED_WHY}")
-    if not kind.sampled and apart(layout, kind, n1):
-        rows = tuple(None if given is None else "one_row" for given in (problem.weight, problem.bias))
-        work = _work((*options, False, True), 2 * layout.blocks, layout.blocks, rows)
-        return planned((work,), Chains(layout.rows + 1, 2), 0, f"{chosen.why}; {APART_WHY}")
+    if few(layout, kind, n1, n2 * max(sizes), device):
+        few_rows, apart = few_rows_layout(layout, n1), kind._replace(beside=True)
+        work = _work((options[0], few_rows, apart), beside.grid_of(few_rows, n1, n2), few_rows.blocks, (None, None))
+        made = planned((work,), beside.chains_of(few_rows, n1, n2), 0, f"{chosen.why}; {FEW_WHY}")
+        return replace(made, layout=few_rows)
 
     # Persistent clusters: as many as find a place at once, which only the driver knows.
     def persistent(resident: int) -> Plan:
@@ -135,7 +135,8 @@ def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
     _, layout, kind, *_ = options
     arguments = *OPERANDS, "factor", "row_sums", *THIRDS, "grad_input", "grad_gate", *PARAMETERS, *parts
     block = layout.thread_map.threads, layout.rows
-    return Work(build, options, grid, block, arguments, layout.shared_bytes(kind.parameter_bytes), cluster)
+    shared_bytes = beside.shared_bytes_of(layout, kind) if kind.beside else layout.shared_bytes(kind.parameter_bytes)
+    return Work(build, options, grid, block, arguments, shared_bytes, cluster)
 
 
 def clusters_for(layout: PipelineLayout, n1: int, resident: int, samples: int = 1) -> int:
@@ -167,20 +168,20 @@ def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int)
     return Chains(rows + layout.rows + final_sums.terms(parts) + 1, 2)
 
 
-def gathers(layout: PipelineLayout, kind: Kind, n1: int, device: Device) -> bool:
-    """Return True if so few rows are one cluster's, whose blocks add up their columns' sums among themselves."""
-    # It saves a launch and the memory for partial sums; an eager call of few rows waits on the host for both.
-    few = layout.rows < n1 <= GATHERED * layout.rows and layout.alignments == 1
-    return few and layout.blocks == 1 and (kind.weighted or kind.biased) and device.capability >= CLUSTERS_FROM
+def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Device) -> bool:
+    """Return True if rows are so few that other blocks of the launch make the parameters' gradients."""
+    if kind.sampled or not (kind.weighted or kind.biased) or n1 > FEW_ROWS[kind.biased]:
+        return False
+    most = FEW_BYTES if layout.alignments == 1 or layout.blocks == 1 else FEW_BYTES_OF_ENDS
+    # A multiprocessor must hold two blocks. It holds one of 262,144 float32, four rows of which take 15 us, else 12.
+    held = beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
+    return n1 * row_bytes <= most and 2 * held <= device.shared_bytes
 
 
-def apart(layout: PipelineLayout, kind: Kind, n1: int) -> bool:
-    """Return True if one turn of one cluster does all rows: a second cluster then makes the parameters' gradients."""
-    # A cluster's blocks lie in one part of the GPU (a GPC), which has only its share of the bandwidth. On an H200 one
-    # row of 262,144 float32 took 16.0 us in LayerNorm's backward with one cluster. With two it took 14.7 us, although
-    # both read dy and the saved array. RMSNorm took 13.2 and 12.2 us.
-    long = layout.blocks > 1 and layout.blocks * layout.thread_map.columns >= APART_FROM
-    return long and n1 <= layout.rows and layout.alignments == 1 and (kind.weighted or kind.biased)
+def few_rows_layout(layout: PipelineLayout, n1: int) -> PipelineLayout:
+    """Return the layout whose blocks take one row per row group; each row has the threads, and the bits, as before."""
+    threads = next(threads for most, threads in FEW_THREADS if n1 <= most)
+    return layout._replace(rows=-(-threads // layout.thread_map.threads), stages=1, prefetch=0, once=True)
 
 
 @cache
@@ -218,6 +219,8 @@ def _column_chains(n1: int, n2: int) -> Chains:
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
         fewest, most = (clusters_for(layout, n1, resident) for resident in (clusters, 8 * clusters))  # on any GPU
         own.append(column_chains_of(n1, layout, fewest, most))
+        if n1 <= FEW_ROWS[True]:
+            own.append(beside.chains_of(few_rows_layout(layout, n1), n1, n2))
     if _may_be_split(n2):
         own.append(split_rows.column_chains(n1, n2))
     return longest(*own, step_2_fused.STEP.column_chains(n1, n2))

@@ -173,7 +173,7 @@ def test_nothing_is_found_where_one_cluster_takes_all_rows_through_its_ring(case
         several = Candidate(columns_up_to=2048, threads=64, rows=4, stages=3, why="a test")
         monkeypatch.setattr(layouts, "table_for", lambda *how: (several,))
     devices.find_room_for(monkeypatch, 1)
-    monkeypatch.setattr(step_3_pipelined, "gathers", lambda *arguments: False)  # which so few rows would have
+    devices.many_rows(monkeypatch)
     test_nothing_is_found_in_a_backward_step(step_3_pipelined.STEP, memory_efficient, case)
 
 

@@ -97,7 +97,7 @@ def keeper(layout: PipelineLayout, gating: Gate) -> tuple[Any, Any]:
 def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `add_up_share(…) -> (sum of g x̂, 0)` in place of `passes.share_adder`'s."""
     vectors, width, span, whole = layout.thread_map.loop
-    load, weighted = vector_loader(layout, kind), kind.weighted
+    load, weighted, (summed, _) = vector_loader(layout, kind), kind.weighted, kind.sums
     xhat_and_grad, (silu_of, silu_and_slope) = gated_normaliser(kind.gating, dtype), silus(dtype)
     keeps, (keep, _) = layout.keeps, keeper(layout, kind.gating)
 
@@ -116,8 +116,9 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                     silu, slope = silu_and_slope(gates[k], gates) if keeps else (silu_of(gates[k], gates), None)
                     xhat, grad = xhat_and_grad(values[k], grads[k], silu, gamma, row.scale, operands.eps)
                     product = grad * xhat
-                    if weighted:
+                    if summed:
                         sums.weight[v * width + k] += product
+                    if weighted:
                         product *= gammas[k]
                         grad *= gammas[k]
                     sum_gx += product

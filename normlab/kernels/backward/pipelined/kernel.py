@@ -10,6 +10,7 @@ from typing import Any
 
 from normlab.engine import cast, cuda
 from normlab.kernels.backward.pipelined import gated
+from normlab.kernels.backward.pipelined.beside import column_summer, counters, resident_of
 from normlab.kernels.backward.pipelined.columns import epilogue
 from normlab.kernels.backward.pipelined.exchange import exchange_of
 from normlab.kernels.backward.pipelined.kind import NARROW_BYTES, Kind
@@ -23,26 +24,22 @@ from normlab.stages.ahead import BITS
 
 
 @cache
-def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False, apart: bool = False) -> Any:
-    """Return the kernel for an accumulator dtype, a layout and a kind.
-
-    gathered: the launch is one cluster of blocks with different rows, which adds up the columns' sums itself and writes
-    no partial sums.
-    apart: the launch is two clusters that read the same rows, in one turn; the first makes grad_input and the second
-    the parameters' gradients.
-    """
+def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
+    """Return the kernel for an accumulator dtype, a layout and a kind."""
     elements, rows, warps = layout.thread_map.elements, layout.rows, layout.thread_map.warps
     saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
     parameter_bits = BITS[NARROW_BYTES] if kind.narrow else dtype
-    weight_sums, bias_sums = (elements if wanted else 1 for wanted in (kind.weighted, kind.biased))
+    weight_sums, bias_sums = (elements if wanted else 1 for wanted in kind.sums)
     collected, kept_values = exchange_of(layout, kind).partials, gated.kept_values(layout, kind)
     samples_of, operands_of, gradients_of = samplers(layout, kind)
-    share_of, fetch_first_rows = sharer(layout, kind.sampled, apart), beginner(layout, kind)
+    share_of, fetch_first_rows = sharer(layout, kind.sampled), beginner(layout, kind)
     fetch_parameters, keep_parameters = keepers(layout, kind, dtype)
-    take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype, apart)
-    add_up_columns = epilogue(layout, kind, dtype, gathered, apart)
+    take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype)
+    add_up_columns = epilogue(layout, kind, dtype)
+    resident = resident_of(layout) if kind.beside else gated.resident(layout, kind)
+    is_beside, sum_columns, (row_blocks, _) = kind.beside, column_summer(layout, kind, dtype), counters(layout)
 
-    @cuda.jit(launch_bounds=(layout.threads, gated.resident(layout, kind)))
+    @cuda.jit(launch_bounds=(layout.threads, resident))
     def backward_pipelined(
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual, gate,
         grad_input, grad_gate, grad_weight, grad_bias, part_weight, part_bias,
@@ -67,6 +64,9 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind, gathered: bool = False
         whole = Operands(
             grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, grad_residual, gate, grad_input, grad_gate
         )
+        if is_beside and cuda.blockIdx.x >= row_blocks(grad_input.shape[0]):  # whole clusters, without a row
+            sum_columns(whole, Gradients(grad_weight, grad_bias, part_weight, part_bias))
+            return
         samples, operands = samples_of(whole), operands_of(whole)
         memory = Memory(saved_stages, grad_stages, parameters, exchange, kept)
         sums = Sums(sums_weight, sums_bias)

@@ -27,6 +27,12 @@ class Kind(NamedTuple):
     gating: Gate | None = None  # an RMSNorm with a gate; if it recomputes x̂, it needs no clamped gamma (`gated`)
     gate_map: RowMap | None = None  # where the rows of the gate lie
     sampled: bool = False  # parameters are a row per sample (`samples`)
+    beside: bool = False  # other blocks make the parameters' gradients (`beside`)
+
+    @property
+    def sums(self) -> tuple[bool, bool]:
+        """Return whether the blocks that take rows add up the columns' sums, for the weight and for the bias."""
+        return self.weighted and not self.beside, self.biased and not self.beside
 
     @property
     def centered(self) -> bool:

@@ -24,6 +24,7 @@ class PipelineLayout(NamedTuple):
     grad_bytes: int  # per element of grad_output
     third_bytes: int = 0  # per element of the third array: as many as of the saved array, or 0 without one
     alignments: int = 1  # at how many offsets within a vector rows begin; a cluster takes rows of one of them (`edges`)
+    once: bool = False  # each row group takes at most one row, and has it fetched beside the parameters
 
     @property
     def words(self) -> list[str]:
@@ -42,6 +43,7 @@ class PipelineLayout(NamedTuple):
             "the next row's first pass comes before a row's second"
             if self.prefetch
             else "a row's second pass follows its first",
+            *["blocks without a row take columns of all rows"] * self.once,
         ]
 
     @property
@@ -78,7 +80,7 @@ class PipelineLayout(NamedTuple):
     def prefetched(self) -> int:
         """Return how many rows each row group starts to copy before its first row's first pass."""
         # with a prefetch of 1 a stage is free only after the second pass, so all stages are filled at once
-        return self.stages - 1 + self.prefetch
+        return 1 if self.once else self.stages - 1 + self.prefetch
 
     @property
     def in_flight(self) -> int:

@@ -99,6 +99,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         kind.biased,
         kind.centered,
     )
+    sums_weight, sums_bias = kind.sums
     # mean(g) takes the gamma that is not clamped; wide parameters in shared memory are clamped.
     unclamped_again = memory_efficient and weighted and not rms and not kind.narrow
     sum_unclamped, trim = unclamped_adder(layout), edges.trimmer(layout)
@@ -130,18 +131,19 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                             value -= betas[k]
                         product = grad * value
                         sum_gx += product  # dy gamma x̂ is g x̂: gamma cancels, however small it is
-                        if weighted:
+                        if sums_weight:
                             sums.weight[v * width + k] += product
                     else:
                         if centered:
                             value -= row.center
                         product = grad * value
-                        if weighted:
+                        if sums_weight:
                             sums.weight[v * width + k] += product * row.scale
+                        if weighted:
                             sum_gx += product * gammas[k]
                         else:
                             sum_gx += product
-                    if biased:
+                    if sums_bias:
                         sums.bias[v * width + k] += grad
                     if not rms:
                         if weighted:
@@ -199,8 +201,8 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     vectors, memory_efficient, gating = layout.thread_map.vectors, kind.memory_efficient, kind.gating is not None
     # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
     at_once = 1  # vectors per turn of the loop
-    if layout.saved_bytes == 2:
-        at_once = vectors if layout.threads <= MOST_UNROLLED else 2 - vectors % 2
+    if layout.saved_bytes == 2:  # with a row per row group and 64 registers four vectors spilled
+        at_once = vectors if layout.threads <= MOST_UNROLLED and not layout.once else 2 - vectors % 2
     storer = vector_storer if kind.gating is None else gated.vector_storer
     several_vectors = repeated(storer(layout, kind, dtype), at_once)
 

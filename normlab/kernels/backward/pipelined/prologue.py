@@ -11,10 +11,10 @@ from normlab.kernels.backward.pipelined.passes import fetcher
 
 
 @cache
-def sharer(layout: PipelineLayout, sampled: bool, apart: bool) -> Any:
+def sharer(layout: PipelineLayout, sampled: bool) -> Any:
     """Return the device function `share_of(n2, samples) -> Share`: what this thread works on.
 
-    sampled: rows are those of the cluster's sample (`samples`). apart: see `kernel`.
+    sampled: rows are those of the cluster's sample (`samples`).
     """
     rows, blocks, columns, width = layout.rows, layout.blocks, layout.thread_map.columns, layout.thread_map.width
     alignments = layout.alignments
@@ -30,9 +30,6 @@ def sharer(layout: PipelineLayout, sampled: bool, apart: bool) -> Any:
             start = cluster_rank() * columns
             cluster //= blocks
             clusters //= blocks
-        if apart:  # both clusters read all rows
-            cluster = 0
-            clusters = 1
         offset = thread * width
         turn = cluster
         if sampled:
@@ -48,27 +45,6 @@ def sharer(layout: PipelineLayout, sampled: bool, apart: bool) -> Any:
         return Share(thread, thread >> 5, cuda.threadIdx.y, offset, start + offset, cluster, top, stride)
 
     return share_of
-
-
-@cache
-def roles(blocks: int, apart: bool) -> tuple[Any, Any]:
-    """Return the device functions `for_rows()` and `for_columns()`: whether this block makes those gradients.
-
-    Only with `apart` is one of them False: cluster 0 is for the rows and cluster 1 for the columns. They are called at
-    each use, so that no register holds the answer meanwhile.
-    """
-
-    @cuda.jit(device=True)
-    def for_rows():
-        """Return True if this block makes grad_input."""
-        return not apart or cuda.blockIdx.x < blocks
-
-    @cuda.jit(device=True)
-    def for_columns():
-        """Return True if this block makes the parameters' gradients."""
-        return not apart or cuda.blockIdx.x >= blocks
-
-    return for_rows, for_columns
 
 
 @cache

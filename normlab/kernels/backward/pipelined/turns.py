@@ -20,7 +20,7 @@ from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.operands import Row
 from normlab.kernels.backward.pipelined.passes import fetcher, first_pass, second_pass
-from normlab.kernels.backward.pipelined.prologue import roles, statistics_loader
+from normlab.kernels.backward.pipelined.prologue import statistics_loader
 from normlab.stages.gradient import leave_means
 
 
@@ -37,20 +37,19 @@ def correction_of(row_sums, row, like):
 
 
 @cache
-def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -> Any:
+def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function for a prefetch of 0:
 
         take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
 
     row: the row group's first row. row_sums: as in `correction_of`. rare: see `parameters`. sums: the columns' sums, to
-    which the rows' terms are added. partials: local memory for `Exchange`. apart: see `kernel`.
+    which the rows' terms are added. partials: local memory for `Exchange`.
     """
     rows, columns, stages = layout.rows, layout.thread_map.columns, layout.stages
     prefetched, in_flight = layout.prefetched, layout.in_flight
     fetch, load_statistics, exchange = fetcher(layout, kind), statistics_loader(kind), exchange_of(layout, kind)
     write_sums, arrive, wait, read_sums, means, keep_sums, _ = exchange
     pass_1, pass_2, alone = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype), layout.alone
-    for_rows, _ = roles(layout.blocks, apart)
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
@@ -87,7 +86,7 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -
             mean_gx, mean_g = means(partials, correction, operands.mean_factor)
 
             # Second pass: grad_input.
-            if for_rows() and row.number < n1:
+            if row.number < n1:
                 if share.first <= 0:  # before the second pass, in which row_sums then takes no registers
                     leave_means(row_sums, row.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, row, rare, mean_gx, mean_g)
@@ -99,14 +98,13 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -
 
 
 @cache
-def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -> Any:
+def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `take_rows(…)` for a prefetch of 1; arguments as in `turns_at_once`."""
     rows, columns, stages = layout.rows, layout.thread_map.columns, layout.stages
     prefetched, in_flight = layout.prefetched, layout.in_flight
     fetch, load_statistics, exchange = fetcher(layout, kind), statistics_loader(kind), exchange_of(layout, kind)
     write_sums, arrive, wait, read_sums, means, keep_sums, _ = exchange
     pass_1, pass_2, alone = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype), layout.alone
-    for_rows, _ = roles(layout.blocks, apart)
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
@@ -141,12 +139,11 @@ def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any, apart: bool) -> 
                 arrive(share)
 
             # Second pass: grad_input of the previous row.
-            if for_rows() and last.number < n1:
+            if last.number < n1:
                 if share.first <= 0:  # before the second pass, in which row_sums then takes no registers
                     leave_means(row_sums, last.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, last, rare, mean_gx, mean_g)
-                # Fetch ahead into the stage that this thread has just read for the last time. A block that makes only
-                # the parameters' gradients (`apart`) has nothing to fetch: its only row came in the prologue.
+                # Fetch ahead into the stage that this thread has just read for the last time.
                 fetch(operands, memory, last.number + prefetched * share.stride, last.at, share.first)
                 commit_copies()
             if not alone:
