@@ -162,7 +162,7 @@ def column_summer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
         # Each warp's, then those of all warps that share the columns.
         first = warp * width * COLUMNS  # of the warp's part of shared memory: a row of COLUMNS for each row at once
-        second = warps * width * COLUMNS
+        second = warps * width * COLUMNS if weighted else 0  # of the bias's sums
         at = first + lane // lanes * COLUMNS + lane % lanes * width
         if weighted:
             store_vector_from(shared, at, sums_weight, 0, width)

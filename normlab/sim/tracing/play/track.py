@@ -5,7 +5,9 @@ loop with its turn, and the statement's own place. Lanes with equal tuples execu
 tuples: an earlier turn before a later one, a branch before the code after it. `language/paths.py` has the same rule.
 """
 
-from types import FrameType
+from dis import opmap
+from functools import lru_cache
+from types import CodeType, FrameType
 
 import numpy as np
 
@@ -77,7 +79,7 @@ class Track:
         # After a call or a meeting within the statement the rest of it is another event.
         self._note_values()
         self._enter(frame)
-        return self._begin((*self._calls[-1].at, WITHIN + frame.f_lasti), frame)
+        return self._begin((*self._calls[-1].at, place_within(frame)), frame)
 
     def end(self) -> None:
         """Note the last values, and forget the frames."""
@@ -107,7 +109,7 @@ class Track:
             self._calls.append(Call(frame, ()))
         elif self._calls[-1].frame is not frame:
             caller = self._calls[-1]
-            self._calls.append(Call(frame, (*caller.at, WITHIN + caller.frame.f_lasti)))
+            self._calls.append(Call(frame, (*caller.at, place_within(caller.frame))))
 
     def _note_values(self, later: tuple[str, ...] = ()) -> None:
         """Note in the last event which variables, other than those `later`, have changed since the event before it."""
@@ -125,6 +127,20 @@ class Track:
             changes = self.events[-1].changes
             changes |= {name: value for name, value in now.items() if not _same(value, before.get(name))}
             changes |= {name: None for name in before if name not in now}
+
+
+def place_within(frame: FrameType) -> int:
+    """Return the place, within its statement, of the instruction at which a frame stands."""
+    code, offset = _instructions(frame.f_code), frame.f_lasti
+    # While a specialised instruction of Python 3.12 calls a method, its frame stands at one of its cache entries.
+    while code[offset] == opmap["CACHE"]:
+        offset -= 2
+    return WITHIN + offset
+
+
+@lru_cache
+def _instructions(code: CodeType) -> bytes:
+    return code.co_code
 
 
 def _same(one: Value, other: Value) -> bool:
