@@ -55,7 +55,7 @@ def norm(
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
     how = How(x.dtype, shape, eps, rms, memory_efficient)
-    return dtypes.ruled(_ShardedNorm.apply(x, weight, bias, how, owners, group, call), given, rule)
+    return dtypes.to_rule_dtype(_ShardedNorm.apply(x, weight, bias, how, owners, group, call), given, rule)
 
 
 def _check(

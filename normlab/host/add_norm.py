@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
-from normlab.host.places import contiguous, in_place
+from normlab.host.strided import contiguous, strided_rows
 from normlab.kernels.add_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -156,7 +156,7 @@ def forward(
     residual: None normalises x itself; new_residual is then None.
     """
     shape = tuple(getattr(x, "shape", ()))
-    rows, row_map = in_place(x) if residual is None else (x, None)
+    rows, row_map = strided_rows(x) if residual is None else (x, None)
     given = rows, residual, weight, bias
     key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", rms, offset, row_map)
     cached = replay.find(key)
@@ -231,7 +231,7 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     grad_output, grad_residual, saved, mean, invvar, weight, bias, eps, rms, offset, memory_efficient, dtype = call
     # mean is last: with memory_efficient a caller may give it, but it is no operand
     shape = tuple(getattr(saved, "shape", ()))
-    rows, row_map = in_place(saved)
+    rows, row_map = strided_rows(saved)
     given = grad_output, grad_residual, rows, invvar, weight, bias, mean
     options = "backward", rms, offset, bool(memory_efficient), dtype, row_map
     key, pointers = replay.signature(given, shape, eps, BACKWARD.name, *options)

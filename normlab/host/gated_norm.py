@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
-from normlab.host.places import contiguous, in_place
+from normlab.host.strided import contiguous, strided_rows
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -45,7 +45,7 @@ def gated_rms_norm_forward(
     array([[ 0.  , 56.57]], dtype=float32)
     """
     shape = tuple(getattr(x, "shape", ()))
-    (rows, row_map), (gates, gate_map) = in_place(x, False), in_place(gate, False)
+    (rows, row_map), (gates, gate_map) = strided_rows(x, any_rows=True), strided_rows(gate, any_rows=True)
     given = rows, gates, weight
     key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", norm_before_gate, row_map, gate_map)
     cached = replay.find(key)
@@ -123,7 +123,7 @@ def gated_rms_norm_backward(
     """
     call = GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient)
     shape = tuple(getattr(gate, "shape", ()))
-    (rows, row_map), (gates, gate_map) = in_place(saved, False), in_place(gate, False)
+    (rows, row_map), (gates, gate_map) = strided_rows(saved, any_rows=True), strided_rows(gate, any_rows=True)
     options = "backward", norm_before_gate, memory_efficient, row_map, gate_map
     key, pointers = replay.signature((grad_output, rows, gates, *call[3:5]), shape, eps, BACKWARD.name, *options)
     cached = replay.find(key)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from normlab.host.exact import Kept
 from normlab.nn import engines, formulas, gradients, traced
-from normlab.nn.private import onlooker
+from normlab.nn.private import backward_form
 from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
 
 
@@ -280,7 +280,7 @@ def _gradients(
     """Return the gradients of x, weight and bias."""
     saved = Saved(*ctx.saved_tensors)
     alone = grad_invvar is None and grad_values is None
-    if grad_output is not None and alone and onlooker(grad_output) != "all":
+    if grad_output is not None and alone and backward_form(grad_output) != "operations":
         return gradients.in_graph(grad_output, saved, ctx.how)
     return gradients.composed(grad_output, grad_invvar, grad_values, saved, ctx.how)
 
@@ -310,7 +310,7 @@ def _exact_norm_held_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> 
             'a compiled norm with memory_efficient="exact" has no second derivatives: use memory_efficient=False there'
         )
     (output, invvar, handle, weight, bias), how = ctx.saved_tensors, ctx.how
-    if onlooker(grad_output) == "all":
+    if backward_form(grad_output) == "operations":
         saved = Saved(output, invvar, weight, bias, *_held(handle), None)
         grad_input, *others = gradients.composed(grad_output, None, None, saved, how)
     else:

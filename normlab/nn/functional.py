@@ -178,7 +178,7 @@ def norm(
     output = _computed(function, x, normalized_shape, weight, bias, eps, options)
     if rms and x.dim() > 3:
         output = _laid_out(output, x)
-    return output if output.dtype is x.dtype else dtypes.ruled(output, x, rule)
+    return output if output.dtype is x.dtype else dtypes.to_rule_dtype(output, x, rule)
 
 
 def _computed(

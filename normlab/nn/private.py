@@ -132,18 +132,19 @@ def in_a_recomputation() -> bool:
     return _graph_task() >= 0 and _saving_hooks(True) is not None
 
 
-def onlooker(gradient: Tensor) -> Literal["graph", "all"] | None:
-    """Return how much of a backward PyTorch has to see: None for nothing, "graph" for operators, "all" for operations.
+def backward_form(gradient: Tensor) -> Literal["operator", "operations"] | None:
+    """Return the form in which PyTorch has to see the backward of this gradient; None: it need not see any of it.
 
-    "all" is for second derivatives, for a batch of gradients and for a gradient with a tangent.
+    "operator": one operator, which a compiler or a tracer puts into its graph. "operations": differentiable operations,
+    for second derivatives, for a batch of gradients and for a gradient with a tangent.
     """
     if torch.is_grad_enabled():
-        return "all"
-    if torch.compiler.is_compiling():  # the compiler knows no other case, and cannot trace the questions below
-        return "graph"
+        return "operations"
+    if torch.compiler.is_compiling():  # the compiler knows no other case, and cannot trace the calls below
+        return "operator"
     if _forward_mode() or batched(gradient):
-        return "all"
-    return "graph" if in_a_graph(gradient) else None
+        return "operations"
+    return "operator" if in_a_graph(gradient) else None
 
 
 def direct_apply(function: Any) -> Callable[..., Any]:

@@ -35,8 +35,8 @@ class StreamNorm(torch.autograd.Function):
         past: bool,
     ) -> tuple[Parameter, ...]:
         """Return the results."""
-        ctx.run = chosen(x)
-        output, stream, mean, invvar = ctx.run.forward(x, residual, weight, bias, how)
+        ctx.engine = chosen(x)
+        output, stream, mean, invvar = ctx.engine.forward(x, residual, weight, bias, how)
         keeps = keeps_output(mode, invvar, output, (weight, bias), owners, how)
         ctx.set_materialize_grads(False)
         ctx.how, ctx.dtype, ctx.past = how._replace(memory_efficient=keeps), stream.dtype, past
@@ -50,7 +50,7 @@ class StreamNorm(torch.autograd.Function):
         ctx: Any, grad_output: Parameter, grad_stream: Parameter, grad_invvar: Parameter = None
     ) -> tuple[Parameter, ...]:
         """Return the gradients of x, the residual, weight and bias."""
-        return *gradients(ctx, grad_output, grad_stream, grad_invvar, ctx.run.backward), None, None, None, None
+        return *gradients(ctx, grad_output, grad_stream, grad_invvar, ctx.engine.backward), None, None, None, None
 
 
 apply = direct_apply(StreamNorm)
