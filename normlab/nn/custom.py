@@ -1,15 +1,15 @@
 """The norms as PyTorch operators, `torch.ops.normlab.*`, for the graphs of torch.compile and torch.export.
 
-Called by `normlab.nn.functional`. The engine that `normlab.nn.engines` chooses computes an operator. Its fake
-implementation tells the results' shapes without computing, and its gradient is registered. Statistics have the shape of
-the input's leading dimensions.
+Called by `normlab.nn.functional`. The engine that `normlab.nn.engines` chooses computes an operator. A fake
+implementation returns the results' shapes without computing, and a registered function the gradients. Statistics have
+the shape of the input's leading dimensions.
 
 The number of columns that the exact mode keeps is known only when the graph runs: `exact_norm` has results of a dynamic
 size. torch.compile breaks its graph at such an operator, so there `exact_norm_held` returns a handle instead. The
 handle is a tensor of one element, and the kept columns are an attribute of its storage. They live as long as the graph
 saves the handle for the backward.
 
-An operator's schema knows no tuples, so the operators take every tensor and option as an argument of its own.
+An operator's schema has no tuples, so an operator takes each tensor and option as an argument of its own.
 """
 
 from typing import Any
@@ -92,11 +92,11 @@ def _exact(
     x: Tensor, normalized_shape: list[int], weight: Parameter, bias: Parameter, eps: float, rms: bool, owners: Owners
 ) -> tuple[Tensor, Tensor, Kept]:
     """Return the output, invvar and x̂ of the columns at risk."""
-    shape, run = tuple(normalized_shape), engines.chosen(x)
-    output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-    columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+    shape, engine = tuple(normalized_shape), engines.chosen(x)
+    output, mean, invvar = engine.forward(x, shape, weight, bias, eps, rms)
+    columns = engine.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
     if columns.shape[0]:
-        values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+        values = engine.keep(x, mean, invvar, shape, weight, bias, eps, columns)
     else:
         values = output.new_empty((invvar.numel(), 0))
     return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), Kept(columns, values)

@@ -2,7 +2,8 @@
 
 Called by `normlab.nn.family.functional`, for the graphs of torch.compile and torch.export. An operator with a gradient
 must not change its arguments, so the updated running statistics are a result. `apply` copies them to the caller's
-tensors, and the graph holds these copies. An operator's schema knows no tuples, so `Norm` and `Given` come one by one.
+tensors, and the graph holds these copies. An operator's schema has no tuples, so an operator takes the fields of `Norm`
+and `Given` one by one.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
 """A norm in the residual stream as an autograd function that returns the stream beside the output.
 
-With a residual the stream is x + residual. Without one it is x, so that the backward gets the gradient of the stream
-past the norm, and one kernel adds it to the norm's own: otherwise PyTorch adds both in a pass over three matrices.
+With a residual the stream is x + residual. Without one it is x. The backward then gets the gradient of the stream past
+the norm, and one kernel adds it to the norm's own gradient. Otherwise PyTorch would add the two in a pass over three
+matrices.
 """
 
 from typing import Any
@@ -17,9 +18,9 @@ from normlab.nn.stream.saving import keeps_output, saved
 
 
 class StreamNorm(torch.autograd.Function):
-    """apply(x, residual, weight, bias, how, mode, owners, past) -> (output, stream, and invvar if it is saved).
+    """Compute apply(x, residual, weight, bias, how, mode, owners, past) -> (output, stream, and invvar if it is saved).
 
-    past: False returns None in place of the stream, for a norm that nothing passes by.
+    past: False returns None in place of the stream, for a norm whose caller does not use the stream.
     """
 
     @staticmethod
