@@ -1,6 +1,6 @@
 """A rank's part of a batch norm by PyTorch's operations: every device, empty batches, compiled code.
 
-`channels_launched` does the same by normlab's kernels. x: (N, C, *spatial), in the layout of `Norm.laid`.
+`channels_launched` does the same by normlab's kernels. x: (N, C, *spatial), in the layout of `Norm.in_layout`.
 """
 
 import torch

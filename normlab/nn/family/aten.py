@@ -35,7 +35,7 @@ CHUNK = 2**18  # float32 values that fit into a core's second-level cache
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar); the running statistics change in place where norm.own."""
-    given = given._replace(x=norm.laid(given.x))
+    given = given._replace(x=norm.in_layout(given.x))
     if not given.x.numel():
         return vectorised.forward(norm, given)
     if not norm.own:
@@ -54,7 +54,7 @@ def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias); None for an absent parameter's."""
-    x = norm.laid(x)
+    x = norm.in_layout(x)
     if not x.numel():
         return vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias)
     # dy gets x's layout: from another layout PyTorch's batch norm adds up halves in halves, and misses the bound by a
@@ -252,4 +252,4 @@ def _backward_centred(
 
 def _less(values: Tensor, mean: Tensor, norm: Norm) -> Tensor:
     """Return x - mean for an input split into sets: no longer split, in accumulator precision, in the norm's layout."""
-    return norm.laid((values - vectorised.column(mean, values)).flatten(1, 2))
+    return norm.in_layout((values - vectorised.column(mean, values)).flatten(1, 2))

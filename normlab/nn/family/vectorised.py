@@ -106,7 +106,7 @@ def along(parameter: Tensor, values: Tensor) -> Tensor:
 
 def dense(norm: Norm, x: Tensor) -> Tensor:
     """Return x in the memory format of torch.nn.functional; a batch made by vmap has the contiguous format only."""
-    return x.contiguous() if batched(x) else norm.laid(x)
+    return x.contiguous() if batched(x) else norm.in_layout(x)
 
 
 def lying_as(x: Tensor, tensor: Tensor) -> Tensor:
