@@ -1,9 +1,8 @@
 """Batch norm's kernels with a gap for a collective: this rank's message, then results from all ranks' messages.
 
 `normlab.distributed` calls it. The kernels over a rank's samples are the family's that read an image in pieces
-(`kernels.family`), which do every shape and dtype; those that merge ranks are in `kernels.ranks`. x is not empty. x,
-the output and their gradients have the axes of `View.as_stored`. Calls that repeat are cached with their
-launches (`host.replay`).
+(`kernels.family`), which take every shape and dtype. `kernels.ranks` has the kernels that merge ranks. x is not empty.
+x, the output and their gradients have the axes of `View.as_stored`. `host.replay` caches launches for repeated calls.
 """
 
 from collections.abc import Sequence
