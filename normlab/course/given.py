@@ -225,6 +225,11 @@ def _removed(text: str) -> Difference:
     )
 
 
+def lines_above(node: ast.stmt) -> int:
+    """Return the number of lines above a statement and its decorators."""
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
+
+
 def is_text(node: ast.stmt) -> bool:
     """Return whether a statement is a bare string, such as a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -43,9 +43,8 @@ def filled(number: str, code: str) -> str:
         if isinstance(node, ast.FunctionDef) and f"def {node.name}(" in text:
             text = _with_body(text, node.name, lines[node.body[0].lineno - 1 : node.end_lineno])
         else:
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])  # a decorator's
             above, kernel, below = text.partition("\n\n\n@cuda.jit")
-            text = "\n".join([above, *lines[first - 1 : node.end_lineno]]) + kernel + below
+            text = "\n".join([above, *lines[given.lines_above(node) : node.end_lineno]]) + kernel + below
     return text
 
 

@@ -81,7 +81,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
             if ast.unparse(node) in imports:
                 continue  # it binds what it did before
             imports.add(ast.unparse(node))
-        for name in _bound(node):
+        for name in bound(node):
             if name in known | BUILTINS or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
@@ -119,7 +119,7 @@ def _takes_numbers(node: ast.Import | ast.ImportFrom) -> bool:
     return parts <= ENGINE if node.module == "normlab.engine" else node.module == "math" and "_" not in "".join(parts)
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
+def bound(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of the module binds."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
