@@ -57,7 +57,7 @@ def gated_rms_norm_forward(
     output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, None)]
     checks.check_parameters(weight, None, (n2,))
     check_gate(gate, "x", shape, dtype_name(x))
-    check_order(norm_before_gate, False)
+    check_options(norm_before_gate, False)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
     if n1:
@@ -179,7 +179,7 @@ def gated_rms_norm_backward(
 
 def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:
     """Return the dtypes of grad_x, of the output and of statistics; raise unless all arguments fit."""
-    check_order(call.norm_before_gate, call.memory_efficient)
+    check_options(call.norm_before_gate, call.memory_efficient)
     kind = dtype_name(call.gate)
     output = checks.parameter_dtype("gate", call.gate, call.weight, None)
     checks.check_parameters(call.weight, None, (n2,))
@@ -199,7 +199,7 @@ def check_gate(gate: Any, name: str, shape: tuple[int, ...], dtype: str) -> None
     checks.check_dtype("gate", gate, dtype, f"as {name}")
 
 
-def check_order(norm_before_gate: Any, memory_efficient: Any) -> None:
+def check_options(norm_before_gate: Any, memory_efficient: Any) -> None:
     """Raise ValueError for options that are not bools, or that do not go together."""
     for name, given in (("norm_before_gate", norm_before_gate), ("memory_efficient", memory_efficient)):
         if given not in (False, True):
