@@ -79,7 +79,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             if ast.unparse(node) in imports:
-                continue  # it binds what it did before
+                continue  # a repeated import changes no name
             imports.add(ast.unparse(node))
         for name in bound(node):
             if name in known | BUILTINS or name.startswith("_"):

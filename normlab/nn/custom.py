@@ -147,7 +147,7 @@ def norm_backward(
     memory_efficient: bool,
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    """Return grad_input, then the gradients of weight and bias, without absent ones."""
     mode: MemoryEfficient = memory_efficient if columns is None else "exact"
     tensors = Saved(saved, invvar, weight, bias, columns, values, mean)
     return _computed(grad_output, tensors, How(input_dtype, tuple(normalized_shape), eps, rms, mode))
@@ -166,7 +166,7 @@ def exact_norm_held_backward(
     rms: bool,
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given. handle: `exact_norm_held`'s.
+    """Return grad_input, then the gradients of weight and bias, without absent ones. handle: `exact_norm_held`'s.
 
     Raises:
         RuntimeError: the handle is a copy that hooks for saved tensors have made.
@@ -180,7 +180,7 @@ def exact_norm_held_backward(
 
 
 def _computed(grad_output: Tensor, saved: Saved, how: How) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    """Return grad_input, then the gradients of weight and bias, without absent ones."""
     found = engines.chosen(saved.tensor).backward(grad_output, saved, how)
     return [gradient for gradient in found if gradient is not None]
 

@@ -23,7 +23,7 @@ def composed(
     result: tuple[Parameter, Parameter, Parameter] = None, None, None
     if grad_output is not None:
         anew = saved
-        if not how.memory_efficient:  # statistics computed anew, so that autograd sees how they depend on x
+        if not how.memory_efficient:  # statistics computed again, so that autograd sees how they depend on x
             x = saved.tensor.to(saved.invvar.dtype)
             mean, invvar = formulas.statistics(x, how.shape, how.eps, how.rms)
             anew = saved._replace(mean=mean, invvar=invvar)

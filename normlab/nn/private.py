@@ -27,7 +27,7 @@ def _found(path: str, otherwise: Any) -> Any:
     return otherwise if found is None else found
 
 
-# There is no public function for dispatch modes: torch.overrides tells of function modes only.
+# There is no public function for dispatch modes: torch.overrides has function modes only.
 _dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack", lambda: 0)
 _mode_of_kind = _found("_C._get_dispatch_mode", lambda kind: None)
 _kinds = _found("_C._TorchDispatchModeKey", None)

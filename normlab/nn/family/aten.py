@@ -74,7 +74,7 @@ def backward(
 
 
 def _as_given(gradients: tuple[Tensor, Tensor, Tensor], weight: Parameter, bias: Parameter) -> Gradients:
-    """Return the gradients, those of the parameters in the parameters' dtypes, or None for an absent parameter."""
+    """Return the gradients; a parameter's gradient has its dtype, and is None if the parameter is absent."""
     grad_input, grad_weight, grad_bias = gradients
     return (
         grad_input,

@@ -57,7 +57,7 @@ def gradients(ctx: Any, grad_output: Tensor, backward: Callable[..., Gradients])
         backward = by_operator
     elif form == "operations":
         backward = vectorised.backward
-        if norm.own:  # computed anew, so that autograd sees how they depend on x
+        if norm.own:  # computed again, so that autograd sees how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)
     return backward(grad_output, x, mean, invvar, norm, weight, bias)
 

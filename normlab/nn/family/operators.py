@@ -59,7 +59,7 @@ def family_norm_backward(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    """Return grad_input, then the gradients of weight and bias, without absent ones."""
     every = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
     return [gradient for gradient in every if gradient is not None]
 
