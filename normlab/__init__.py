@@ -74,7 +74,7 @@ _ELSEWHERE = {  # all others are in normlab.host.norms
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function the first time somebody uses it."""
+    """Import a public function, or a module, at its first use."""
     if name in __all__:
         module = import_module(_ELSEWHERE.get(name, "normlab.host.norms"))
         function = globals()[name] = getattr(module, name)  # the second time it is found at once

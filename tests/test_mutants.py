@@ -252,7 +252,7 @@ MUTATIONS = [
     Mutation("spread: rows that are not finite count", "kernels.exact.spread", "if square >= -one:", "if True:", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
     Mutation("spread: the last rows are left out", "kernels.exact.spread", "row += cuda.blockDim.x", "row = invvar.shape[0]", "kernels/test_exact.py::test_the_spread_is_that_of_the_definition"),
     Mutation("keep: the mean is not subtracted", "kernels.exact.keep", "element(mean, row)", "None", "backward pipelined exact"),
-    Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(meant - taken)", "meant", "backward apex exact"),
+    Mutation("correct: what the step adds is not taken away", "kernels.exact.correct", "(right - added)", "right", "backward apex exact"),
     Mutation("pipelined: the row's sum is not corrected", "kernels.backward.pipelined.exchange", "add_up(partials, 0) + correction", "add_up(partials, 0)", "kernels/test_edges.py::test_the_exact_mode_has_the_means_of_every_row"),
     Mutation("repair: gamma forgotten", "kernels.exact.repair", "affine(grad, gamma, None)", "grad", "backward fused exact"),
     Mutation("repair: no barrier", "kernels.exact.repair", "cuda.syncthreads()", "pass", "backward fused exact"),

@@ -1,6 +1,6 @@
-"""Turn the records of `normlab bench` into Markdown: what matters of each, in few columns, and where it comes from.
+"""Turn the records of `normlab bench` into Markdown tables of few columns, with the source of each record.
 
-`normlab.bench.tables` has all of a record, for a terminal.
+`normlab.bench.tables` shows all columns of a record in a terminal.
 """
 
 from collections.abc import Callable, Hashable
@@ -12,12 +12,13 @@ from normlab.measure.numbers import fixed
 from normlab.measure.tables import NORMS, Grid
 from normlab.measure.tables import markdown as table
 
+Row = dict[str, Any]
 MISSING = "wrong or unable"
 VERSIONS = ("torch", "triton", "numba", "numba-cuda")
 
 
 def markdown(records: list[dict[str, Any]]) -> str:
-    """Return all records' tables, each with its source, and how all was measured; nothing for no records.
+    """Return the records' tables with their sources, then the methods; "" for no records.
 
     Products of several sizes on one GPU share a table, and so do the family's records.
     """
@@ -30,12 +31,12 @@ def markdown(records: list[dict[str, Any]]) -> str:
 
 
 def _section(records: list[dict[str, Any]]) -> list[str]:
-    """Return titles, tables and sources of records that share a section."""
+    """Return the titles, tables and sources of records of one kind; `norm_grid` and others make the tables."""
     what = records[0]["what"]
     if what == "sgemm":
         shown = [product_grid(records)]
     elif what in ("norm", "family"):
-        # A problem that was measured again has its last row's numbers.
+        # in the order of dates, because `_pivot` keeps the last row of a problem that was measured again
         rows = [row for record in sorted(records, key=lambda one: one["date"]) for row in record["rows"]]
         make = norm_grid if what == "norm" else family_grid
         directions = dict.fromkeys(row["direction"] for row in rows)
@@ -47,20 +48,20 @@ def _section(records: list[dict[str, Any]]) -> list[str]:
 
 
 def norm_grid(rows: list[dict[str, Any]], direction: str) -> Grid:
-    """Return a line for each shape, a column for each norm and dtype, normlab / best peer in a cell."""
+    """Return a table with a line for each shape and a column for each norm and dtype; cells by `beside_best_peer`."""
     elements = [row["n1"] * row["n2"] for row in rows]
-    one_size = min(elements) > 0.99 * max(elements)  # n1 is rounded
+    one_size = min(elements) > 0.99 * max(elements)  # not equal: n1 = elements / n2 is rounded
 
-    def shape(row: dict[str, Any]) -> tuple[str]:
+    def shape(row: Row) -> tuple[str]:
         return (f"{row['n2']:,}" if one_size else f"{row['n1']:,} × {row['n2']:,}",)
 
-    columns, lines = _pivot(rows, shape, lambda row: f"{NORMS[row['norm']]} {row['dtype']}", duel)
+    columns, lines = _pivot(rows, shape, lambda row: f"{NORMS[row['norm']]} {row['dtype']}", beside_best_peer)
     title = f"{direction.capitalize()}: fraction of the copy bandwidth, normlab / best peer"
     return Grid(title, ["n2" if one_size else "n1 × n2", *columns], lines)
 
 
-def duel(row: dict[str, Any]) -> str:
-    """Return normlab's fraction of the copy bandwidth and the best peer's, the higher one bold."""
+def beside_best_peer(row: Row) -> str:
+    """Return normlab's fraction of the copy bandwidth and the best peer's, with the faster one bold."""
     if "status" in row:
         return UNMEASURED
     entry, best = own(row), best_peer(row)
@@ -74,9 +75,9 @@ def duel(row: dict[str, Any]) -> str:
 
 
 def family_grid(rows: list[dict[str, Any]], direction: str) -> Grid:
-    """Return a line for each shape, dtype and layout, a column for each norm."""
+    """Return a table with a line for each shape, dtype and layout, a column for each norm; cells by `beside_torch`."""
 
-    def problem(row: dict[str, Any]) -> tuple[str, str, str]:
+    def problem(row: Row) -> tuple[str, str, str]:
         return " × ".join(map(str, row["shape"])), row["dtype"], row["layout"]
 
     columns, lines = _pivot(rows, problem, lambda row: f"{row['norm']} norm", beside_torch)
@@ -84,8 +85,8 @@ def family_grid(rows: list[dict[str, Any]], direction: str) -> Grid:
     return Grid(title, ["shape", "dtype", "layout", *columns], lines)
 
 
-def beside_torch(row: dict[str, Any]) -> str:
-    """Return normlab's fraction of the copy bandwidth, and its speed over torch's, bold where it is no slower."""
+def beside_torch(row: Row) -> str:
+    """Return normlab's fraction of the copy bandwidth, and its speed over torch's, which is bold from 1 on."""
     if "status" in row:
         return UNMEASURED
     entry, factor = own(row), ahead(row)
@@ -98,11 +99,10 @@ def beside_torch(row: dict[str, Any]) -> str:
 
 
 def product_grid(records: list[dict[str, Any]]) -> Grid:
-    """Return a line for each step of the SGEMM ladder and for cuBLAS, a column for each size."""
-    entries = []
-    for record in records:
-        steps = [{**entry, "name": f"`{entry['step']}`"} for entry in record["steps"]]
-        entries += [{**entry, "size": size(record)} for entry in steps]
+    """Return a table with a line for each step of the SGEMM ladder and for cuBLAS, and a column for each size."""
+    entries = [
+        {**entry, "name": f"`{entry['step']}`", "size": size(record)} for record in records for entry in record["steps"]
+    ]
     entries += [{**record["cublas"], "name": "cuBLAS", "size": size(record)} for record in records]
     columns, lines = _pivot(entries, lambda entry: (entry["name"],), lambda entry: entry["size"], speed)
     title = f"SGEMM on {records[0]['gpu']}: TFLOP/s / of cuBLAS / of the multiply-adds' peak"
@@ -110,25 +110,25 @@ def product_grid(records: list[dict[str, Any]]) -> Grid:
 
 
 def speed(entry: dict[str, Any]) -> str:
-    """Return TFLOP/s and its fractions of cuBLAS and of the peak; "-" for what is not known."""
+    """Return TFLOP/s and its fractions of cuBLAS and of the peak, "-" for an unknown one; or why there are none."""
     if entry["status"] != "ok":
         return entry["status"]
     return f"{entry['tflops']:.1f} / {fixed(entry['of_cublas'], 2, '-')} / {fixed(entry['of_peak'], 2, '-')}"
 
 
 def size(record: dict[str, Any]) -> str:
-    """Return M × N × K of a product, or its cube."""
+    """Return "M × N × K" of a product, or "M³" if its sides are equal."""
     sides = [f"{record[side]:,}" for side in "mnk"]
     return f"{sides[0]}³" if len(set(sides)) == 1 else " × ".join(sides)
-
-
-Row = dict[str, Any]
 
 
 def _pivot(
     rows: list[Row], line: Callable[[Row], tuple[str, ...]], column: Callable[[Row], str], cell: Callable[[Row], str]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the columns, and lines that begin with `line`; blanks where there is no row, the last of several rows."""
+    """Return the table's columns, and its lines: `line(row)`, then a cell for each column.
+
+    Rows with the same line and column share a cell, which shows the last one. A cell without a row is empty.
+    """
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows:
         cells.setdefault(line(row), {})[column(row)] = cell(row)
@@ -137,7 +137,10 @@ def _pivot(
 
 
 def recomputing(record: dict[str, Any]) -> list[str]:
-    """Return a sentence on the backward from the saved output, if it was measured beside that from the saved input."""
+    """Return a sentence that compares the backward from the saved output with that from the input, or none.
+
+    Both are in the record if it was measured with "normlab-me" (memory_efficient=True) beside "normlab".
+    """
     factors = []
     for row in record.get("rows", []):
         entries = [row["contenders"].get(name, {"status": "absent"}) for name in ("normlab-me", "normlab")]
@@ -149,7 +152,7 @@ def recomputing(record: dict[str, Any]) -> list[str]:
 
 
 def source(record: dict[str, Any]) -> str:
-    """Return where the numbers come from, and what is missing."""
+    """Return the command, date, machine and versions of a record, and what it does not contain."""
     versions = ", ".join(f"{name} {record[name]}" for name in VERSIONS if name in record)
     copies = [row["copy"]["gb_per_s"] for row in record.get("rows", []) if row.get("copy")]
     ceiling = f"; copy: {min(copies):,.0f} to {max(copies):,.0f} GB/s" if copies else ""

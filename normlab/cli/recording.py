@@ -17,7 +17,10 @@ def recorded(
     json_file: Path | None,
     plot: Path | None,
 ) -> None:
-    """Make a record, which `measure` does in `count` steps, if known; write and draw it where asked to; show it."""
+    """Make a record by `measure(advance)`, write it to `json_file`, draw it to `plot`, and show it.
+
+    count: how often `measure` calls `advance`, which moves the progress bar; None if that is unknown.
+    """
     from normlab.measure import files
 
     with progress(count) as advance:

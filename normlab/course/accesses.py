@@ -30,25 +30,25 @@ class Accesses(Observer):
             self.shapes.append(buffer.array.shape)
 
     def read(self, array: ObservedArray, key: Any) -> Any:
-        """Load, and record it."""
+        """Load an element, and record the access."""
         value = super().read(array, key)
         if not isinstance(value, ObservedArray):  # a slice loads nothing yet
             self._note("read", array, key, 1)
         return value
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
-        """Store, and record it."""
+        """Store an element, and record the access."""
         super().write(array, key, value)
         self._note("write", array, key, 1)
 
     def read_vector(self, array: ObservedArray, key: tuple, width: int) -> Any:
-        """Load neighbours, and record each."""
+        """Load neighbouring elements, and record an access for each."""
         values = super().read_vector(array, key, width)
         self._note("read", array, key, width)
         return values
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
-        """Store neighbours, and record each."""
+        """Store neighbouring elements, and record an access for each."""
         super().write_vector(array, key, values)
         self._note("write", array, key, len(values))
 
@@ -58,7 +58,7 @@ class Accesses(Observer):
         return super().atomic(array, key)
 
     def barrier(self, block: Any, arrived: list[Any]) -> None:
-        """Begin a new phase of the threads that have met."""
+        """Begin a new phase of the threads that have arrived."""
         for thread in arrived:
             self.phases[thread] = self.phases.get(thread, 0) + 1
 

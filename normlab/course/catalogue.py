@@ -34,7 +34,7 @@ def file(number: str) -> Path:
 
 
 def key_of(asked: str) -> str:
-    """Return what the functions above take, for a name or number. Raise ValueError for an unknown exercise."""
+    """Return the key that the functions above take, for a name or a number; ValueError for an unknown exercise."""
     if asked in PRACTICE:
         return asked
     try:

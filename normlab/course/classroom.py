@@ -56,13 +56,13 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
 
 
 def _unused(name: str, found: dict[str, Path]) -> str:
-    """Return a name that no other student has: two folders may differ only in what `_printable` replaces."""
+    """Return `name`, numbered if `found` has it: folders may differ only in characters that `_printable` replaces."""
     numbered = (f"{name} ({number})" for number in count(2))
     return name if name not in found else next(one for one in numbered if one not in found)
 
 
 def _printable(name: str) -> str:
-    """Return text of a student's for a terminal and for file names: no control characters, nothing but Unicode."""
+    """Return a name for terminals and file names: U+FFFD replaces control characters and bytes that are no text."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
 
 
@@ -85,7 +85,7 @@ class _Once:
 
 
 def _check(number: str, source: str, file: str, **how: Any) -> Result:
-    """Grade a file. An error of the grader's own is the teacher's to see, and does not end the class's grading."""
+    """Grade a file. An error in the grader itself becomes a failure in the report, and does not end the grading."""
     try:
         return grading.check(number, source, file, **how)
     except Exception as error:
@@ -109,8 +109,8 @@ def grade(
     """
     process.prepare_for_a_class()
     once = _Once()
-    with TemporaryDirectory(prefix="normlab-") as place:
-        clean = {name: Path(place, str(place_number)) for place_number, name in enumerate(folders)}
+    with TemporaryDirectory(prefix="normlab-") as temporary:
+        clean = {name: Path(temporary, str(number)) for number, name in enumerate(folders)}
         remarks = {name: handed_in.lay_out(path, clean[name]) for name, path in folders.items()}
         return [replace(one, remarks=remarks[one.name]) for one in _graded(clean, once, seed, hidden, jobs, advance)]
 

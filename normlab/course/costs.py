@@ -1,8 +1,8 @@
 """Count what a solution costs: its requests, barriers and shuffles, and the work of its busiest thread.
 
-The counts are those of `normlab.sim.trace`, with one difference. If a thread loads an element twice, and neither a
-store nor a barrier comes in between, a compiler keeps the value in a register. So the second load is not counted, and
-students need not tidy up what a compiler would.
+The counts are those of `normlab.sim.trace`, with one difference. If a thread loads an element twice without a store or
+a barrier between the loads, a compiler keeps the value in a register, so the second load is not counted. A student need
+not do by hand what a compiler does.
 """
 
 from collections import Counter, defaultdict
@@ -42,7 +42,7 @@ class Costs(Recorder):
         self.places: defaultdict[tuple, Counter[int]] = defaultdict(Counter)  # thread, metric → accesses by site
 
     def _recording(self) -> Callable[..., int]:
-        """Return the function that logs every access that a compiler leaves."""
+        """Return the function that logs every access except the loads that a compiler would remove."""
         log, cuda = super()._recording(), self.cuda
         loaded, read, written, shared = self.loaded, self.elements_read, self.elements_written, self.shared
         places = self.places
@@ -57,7 +57,7 @@ class Costs(Recorder):
                 if held in loaded[thread]:
                     return NO_SITE
                 loaded[thread].add(held)
-            else:  # the arrays may overlap, so after a store nothing is known of what they hold
+            else:  # arrays may overlap, so a store may have changed any loaded element
                 loaded[thread].clear()
             number = log(array, key, sites, number)
             if sites.shared:
@@ -83,7 +83,7 @@ class Costs(Recorder):
             self._forget(group)
 
     def fence(self, thread: Any, scope: str) -> None:
-        """Let a thread load anew after its fence."""
+        """Count a fence, after which the thread's loads count again."""
         super().fence(thread, scope)
         self._forget([thread])
 
@@ -92,7 +92,7 @@ class Costs(Recorder):
             self.loaded[thread].clear()
 
     def busiest(self) -> dict[str, dict[str, Any]]:
-        """Return, by metric, the thread that does most: who it is, how much, at which lines, its block's average."""
+        """Return the busiest thread for each metric, as `_most` describes it."""
         work = {
             BUSIEST_LOADS: _sizes(self.elements_read),
             BUSIEST_STORES: _sizes(self.elements_written),
@@ -101,7 +101,7 @@ class Costs(Recorder):
         return {metric: self._most(metric, counts) for metric, counts in work.items() if counts}
 
     def _most(self, metric: str, work: Counter[Any]) -> dict[str, Any]:
-        """Return the thread with most work: where it is, its work, the lines of most accesses, its block's average."""
+        """Return the thread with the most work: its place, count and lines, busiest first, and its block's average."""
         ((thread, count),) = work.most_common(1)
         warps = thread.block.warps
         threads = [one for warp in warps for one in warp.threads]

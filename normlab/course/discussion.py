@@ -1,7 +1,7 @@
-"""Tell a student who has solved an exercise where they stand, what comes next, and how else it can be solved.
+"""Say what a solved exercise leaves to learn: its costs beside the budget, other solutions, the next exercise.
 
-`solutions/NN_name.md` begins with a paragraph about the reference solution and the functions of that solution. Under
-headings follow other good solutions, each with a sentence and its functions.
+`solutions/NN_name.md` begins with a paragraph about the reference solution and that solution's functions. Other good
+solutions follow, each under a heading with a sentence and its functions.
 """
 
 import re
@@ -22,18 +22,18 @@ class Way(NamedTuple):
 
 
 def ways(number: str) -> list[Way]:
-    """Return the reference solution, discussed, and then the other good solutions that there are."""
+    """Return the reference solution with its discussion, then the other good solutions."""
     told = f"## One way to write it\n\n{reference.discussion(number)}"
     return [Way(found["title"], _flowing(found["text"]), found["code"]) for found in WAY.finditer(told)]
 
 
 def _flowing(text: str) -> str:
-    """Return a text without its line ends, which a terminal or a page makes anew."""
+    """Return a text in one line, because a terminal or a page breaks lines itself."""
     return " ".join(text.split())
 
 
 def standing(spent: tuple[Spent, ...]) -> str:
-    """Return how far below the budget a solution is, or that it is at the budget, and what it costs."""
+    """Return a phrase with a solution's costs and how far below the budget they are; "" for no costs."""
     if not spent:
         return ""
     below = [one for one in spent if one.counted < one.allowed]

@@ -96,8 +96,8 @@ class Case:
 class Size:
     """The range of a drawn size, and the edge values that every check visits.
 
-    `beyond`: for a size that the exercise does not limit, the largest that is drawn now and then, so that a solution
-    which stops at a fixed size is found. `multiples_of`: some of the sizes beyond the range are multiples of it.
+    `beyond`: the largest value beyond the range that some draws have, so that a solution with a fixed limit fails; 0:
+    the exercise limits the size. `multiples_of`: some of the sizes beyond the range are multiples of it.
     """
 
     smallest: int
@@ -141,8 +141,8 @@ class Drawn:
 class Cost:
     """A metric that a solution may not need more of than the reference solution does on the same input.
 
-    `times`: but this many times as much. `spare`: and so much more as the reference solution has of another metric.
-    `exactly`: nor less than the reference, because the exercise is about it. Messages append `why`.
+    `times`: the factor by which it may exceed the reference. `spare`: another metric, whose count in the reference
+    solution is added to the limit. `exactly`: less is wrong, too. Messages append `why`.
     """
 
     metric: str
@@ -152,7 +152,7 @@ class Cost:
     spare: str | None = None
 
     def at_most(self, needed: Callable[[str], int]) -> int:
-        """Return the limit, where `needed` returns what the reference solution has of a metric."""
+        """Return the limit. needed: returns the reference solution's count of a metric."""
         return int(self.times * needed(self.metric)) + (needed(self.spare) if self.spare else 0)
 
 
@@ -167,7 +167,7 @@ class Budget:
 
 NEIGHBOURS_LOADED = "neighbouring lanes that load neighbours share their sectors of 32 bytes"
 NEIGHBOURS_STORED = "neighbouring lanes that store neighbours share their sectors of 32 bytes"
-# What every solution is held to: as few requests of global memory as the reference solution makes.
+# Every solution must make as few requests of global memory as the reference solution.
 TRAFFIC = (
     Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED),
@@ -175,8 +175,8 @@ TRAFFIC = (
     Cost(STORED_SECTORS, NEIGHBOURS_STORED),
     Cost(GLOBAL_ATOMICS, "an atomic operation on global memory costs more than a load or a store"),
 )
-# Of what threads do with each other, another right solution may need twice as much. An exercise that counts all of it
-# together, because there are ways with shuffles and others with shared memory, is not held to this.
+# For work between threads, another right solution may need twice as much. An exercise that can be solved with shuffles
+# or with shared memory counts all of this work together (TOGETHER) instead.
 BETWEEN = (
     Cost(BARRIERS, "at a barrier all threads of the block wait", times=2),
     Cost(SHUFFLES, "five shuffles add up 32 lanes", times=2),
@@ -184,7 +184,7 @@ BETWEEN = (
     Cost(SHARED_STORES, "shared memory is for what threads have to exchange", times=2),
 )
 TOGETHER = {EXCHANGES, SHARED_ACCESSES}
-# For walks along a row, which may begin at its end: 128 bytes that begin anywhere touch one more sector.
+# A solution may walk along a row from its end. Then 128 bytes may begin in the middle of a sector, and touch one more.
 ANYWHERE = (
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
     Cost(STORED_SECTORS, NEIGHBOURS_STORED, spare=STORES),
@@ -210,7 +210,7 @@ class Exercise:
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size.
 
-        Sizes without a limit are drawn beyond their range, too, each with small ones of the others.
+        Sizes without a limit are also drawn beyond their range, each together with small values of the other sizes.
         """
         rng = np.random.default_rng([seed, *self.name.encode()])
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
@@ -241,8 +241,8 @@ class Exercise:
     def counted(self, seed: int, count: int) -> list[Drawn]:
         """Return the inputs on which costs are counted: the example's sizes, and `count` draws of large sizes.
 
-        The first of these draws has multiples of what a size may be a multiple of, where a unit too much may hide.
-        The values come from the seed, too, and have no pattern: a solution cannot know that it is being counted.
+        The first of these draws has the multiples of `Size.multiples_of`, where one round too many shows. The values
+        come from the seed, too, and have no pattern, so a solution cannot know that its costs are being counted.
         """
         rng = np.random.default_rng([seed, 1, *self.name.encode()])
         sizes = [self.example]
@@ -256,7 +256,7 @@ class Exercise:
 
     @property
     def other_costs(self) -> list[Cost]:
-        """Return the costs of TRAFFIC and BETWEEN that none of the exercise's own replaces."""
+        """Return the costs of TRAFFIC and BETWEEN whose metric is not among the exercise's own costs."""
         own = {cost.metric for cost in self.costs}
         others = TRAFFIC if own & TOGETHER else (*TRAFFIC, *BETWEEN)
         return [cost for cost in others if cost.metric not in own]
@@ -274,5 +274,5 @@ class Exercise:
 
     @property
     def example_case(self) -> Drawn:
-        """Return the one input of which pictures are drawn, and on which a teacher's budgets are counted."""
+        """Return the input that pictures show, and on which a teacher's budgets are counted."""
         return Drawn(self.example, self.kinds[0], 0)

@@ -18,7 +18,7 @@ from normlab.sim import METRICS
 
 WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
-ROOM = 1.4  # other right solutions let other threads store a row's statistics; too little for twice the work
+UNEVEN = 1.4  # other right solutions let other threads store a row's statistics; below 2, which is twice the work
 PRINTED = 10  # lines of a kernel's printed output that a message shows
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
@@ -154,13 +154,13 @@ def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
 def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> Failure:
     """Return the failure of a wrong value, with the thread that wrote the value and the line.
 
-    If the line is a given one, which stores what the student's lines have made, the failure points to these.
+    If a given line stores a value that the student's lines have made, the failure points to the student's lines.
     """
     if writer is None:
         return _unwritten(failure.explained("no thread wrote it"), source)
     line = writer["line"] if writer["file"] == source.file else None
     failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
-    own = given.behind(source.text, source.skeleton, line) if line else None
+    own = given.made_by(source.text, source.skeleton, line) if line else None
     if line is None or own is None:
         return failure
     lines = f"line {own.first}" if own.first == own.last else f"lines {own.first} to {own.last}"
@@ -214,7 +214,7 @@ def costs_more(
 ) -> Failure | None:
     """Return a failure that names the cost that is furthest above the reference solution's; None if no cost is.
 
-    If no cost is above it, a cost that has to be the same and is below it is named. `uneven` looks at single threads.
+    If no cost is above it, the failure names a cost that must be equal and is below. `uneven` looks at single threads.
     """
     found = []
     for cost in (one for one in limits if one.metric not in BUSIEST):
@@ -230,7 +230,7 @@ def costs_more(
 
 
 def spent(limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]]) -> tuple[Spent, ...]:
-    """Return a solution's costs beside the reference solution's, without what neither of them needs."""
+    """Return a solution's costs beside their limits, except costs that are 0 in both."""
     needed = partial(_summed, reference)
     found = [Spent(_words(cost.metric), _summed(costs, cost.metric), cost.at_most(needed)) for cost in limits]
     return tuple(one for one in found if one.counted or one.allowed)
@@ -248,16 +248,16 @@ def over_budget(budget: Budget, costs: list[dict[str, Any]], drawn: Drawn, sourc
 def uneven(
     limits: Iterable[Cost], costs: list[dict[str, Any]], reference: list[dict[str, Any]], drawn: Drawn, source: Source
 ) -> Failure | None:
-    """Return a failure that names a thread that does much more of a launch's work than others would let it; else None.
+    """Return a failure that names a thread that does much more of a launch's work than it should; else None.
 
-    Of global memory a thread may touch ROOM times as many elements as any thread of the reference solution does. Of
-    shared memory it may make twice as many accesses as its block's threads make on average. A cost in `limits` replaces
-    ROOM.
+    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does. Of
+    shared memory it may make twice as many accesses as its block's threads make on average. The `times` of a cost in
+    `limits` replaces UNEVEN.
     """
-    room = {cost.metric: cost.times for cost in limits}
+    times = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
-            at_most = int(room.get(metric, ROOM) * needed["metrics"][metric])
+            at_most = int(times.get(metric, UNEVEN) * needed["metrics"][metric])
             if metric == BUSIEST_SHARED:
                 at_most = max(at_most, int(2 * who["average"]) + 4)
             if who["count"] > at_most:
@@ -291,10 +291,10 @@ def _over(
     drawn: Drawn,
     source: Source,
 ) -> Failure:
-    """Return the failure of an exceeded limit, with the student's line that spends most above the same line there.
+    """Return the failure of an exceeded limit, with the line that spends most beyond what the reference spends there.
 
-    So a given line, which the reference solution has, too, is not blamed for what it has to spend. If all is spent in
-    functions that the student's lines call, the call of the one that spends most is named.
+    So the failure does not name a given line for costs that the reference solution has there, too. If functions that
+    the student's lines call spend everything, the failure names the call of the function that spends most.
     """
     failure = Failure("budget", headline, None, (f"counted on {drawn}",))
     spent: Counter[str] = Counter()

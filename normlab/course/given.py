@@ -83,10 +83,10 @@ def own_lines(source: str, skeleton: str) -> list[Own]:
     return found
 
 
-def behind(source: str, skeleton: str, line: int) -> Own | None:
+def made_by(source: str, skeleton: str, line: int) -> Own | None:
     """Return the student's lines that made the value that a given line stores; None if the line is the student's own.
 
-    These are the lines of a function with a marked place that is called at the line, or else of the only one.
+    They are in the function with a marked place that the line calls, or else in the only such function.
     """
     owned = own_lines(source, skeleton)
     if any(own.first <= line <= own.last for own in owned):
@@ -223,6 +223,11 @@ def _removed(text: str) -> Difference:
     return Difference(
         "removed", f"a line of the exercise is gone or changed: {text!r}; add lines, and leave the others", None
     )
+
+
+def lines_above(node: ast.stmt) -> int:
+    """Return the number of lines above a statement and its decorators."""
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))]) - 1
 
 
 def is_text(node: ast.stmt) -> bool:

@@ -222,7 +222,7 @@ class _Grader:
             if wrong := _differs(run, case, self.source):
                 raise FailureError(self._explained(drawn, wrong))
             costs = run.observed["costs"]
-            # The costs that the exercise is about come first: the worst excess among them is told. Costs that count in
+            # The exercise's own costs come first: the failure names the worst excess among them. Costs that count in
             # every exercise, such as sectors of global memory, are looked at if none of the exercise's own is too high.
             own, others = self.exercise.costs, self.exercise.other_costs
             counted = costs, reference_costs, drawn, self.source

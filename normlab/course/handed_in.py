@@ -1,7 +1,7 @@
 """Lay out what a student handed in: a zip or a folder, with folders in it, and with names that a browser changed.
 
-Nothing is unpacked to where a zip wants it: a file whose name is an exercise's is read, and written under the
-exercise's own name into a clean folder. What is left out, and why, is told in remarks.
+No file is unpacked to the path in its zip. A file with an exercise's name is read, and written under the exercise's own
+name into a clean folder. Remarks say what is left out, and why.
 """
 
 import io
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Return what the file to grade has the least of: its own name comes first, and then the last copy."""
+        """Return a sort key: the file to grade comes first. It has the exercise's own name, or is the last copy."""
         return -self.copy if self.copy else -MOST, self.where.count("/"), self.where
 
 

@@ -8,7 +8,6 @@ import ast
 import html
 import inspect
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
@@ -182,8 +181,9 @@ def _fitted(functions: list[Any], skeleton: str, name: str) -> list[Written]:
 
 
 def _used(functions: list[Any], skeleton: str) -> list[Written]:
-    """Return the functions and numbers of the student's that the functions name and the exercise does not have."""
-    known = {name for node in ast.parse(skeleton).body for name in _bound(node)} | {one.__name__ for one in functions}
+    """Return the student's functions and numbers that `functions` name and the exercise's file does not have."""
+    known = {name for node in ast.parse(skeleton).body for name in rules.bound(node)}
+    known |= {one.__name__ for one in functions}
     found: dict[str, Written] = {}
     waiting = list(functions)
     while waiting:
@@ -202,15 +202,6 @@ def _used(functions: list[Any], skeleton: str) -> list[Written]:
     return list(found.values())
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        yield from (alias.asname or alias.name for alias in node.names)
-    elif isinstance(node, ast.FunctionDef):
-        yield node.name
-    elif isinstance(node, ast.Assign):
-        yield from (part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name))
-
-
 def _file(skeleton: str, written: list[Written], used: list[Written]) -> tuple[str, dict[int, int]]:
     """Return the exercise's file with a student's functions, and where each of their lines comes from."""
     lines = skeleton.splitlines()
@@ -218,23 +209,19 @@ def _file(skeleton: str, written: list[Written], used: list[Written]) -> tuple[s
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     places = {one.name: one for one in written}
     parts: list[tuple[str, int | None]] = []
-    first = min(_start(node) for node in functions)
+    first = min(map(given.lines_above, functions))
     _append(parts, "\n".join(lines[:first]) + "\n")
     for one in sorted(used, key=lambda one: one.source.startswith(("@", "def "))):
         _append(parts, one.source, one.line)
     for node, after in zip(functions, [*functions[1:], None], strict=True):
-        end = _start(after) if after else len(lines)
+        end = given.lines_above(after) if after else len(lines)
         if node.name in places:
             _append(parts, places[node.name].source, places[node.name].line)
             _append(parts, "\n\n")
         else:
-            _append(parts, "\n".join(lines[_start(node) : end]) + "\n")
+            _append(parts, "\n".join(lines[given.lines_above(node) : end]) + "\n")
     text = "\n".join(line for line, _ in parts) + "\n"
     return text, {number: line for number, (_, line) in enumerate(parts, 1) if line is not None}
-
-
-def _start(node: ast.FunctionDef) -> int:
-    return min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1
 
 
 def _append(parts: list[tuple[str, int | None]], text: str, first: int | None = None) -> None:

@@ -28,7 +28,7 @@ PREFIX = {"write": "wrote", "read": "read"}
 
 @dataclass(frozen=True)
 class Seen:
-    """What a picture is drawn of: a case, its arrays after the launches, and each launch's accesses (`accesses`)."""
+    """The data of a picture: a case, its arrays after the launches, and each launch's accesses (`accesses`)."""
 
     case: Case
     arrays: dict[str, np.ndarray]
@@ -66,12 +66,12 @@ def file_of(figure: "Figure", form: str) -> bytes:
 
 
 def writers(array: str, **how: Any) -> Draw:
-    """Return a picture of an array's elements with the thread that wrote each; colours tell blocks apart."""
+    """Return a function that draws an array's elements with the thread that wrote each; colours tell blocks apart."""
     return partial(_touched, array=array, operation="write", **how)
 
 
 def readers(array: str, **how: Any) -> Draw:
-    """Return a picture of an array's elements with the thread that read each first."""
+    """Return a function that draws an array's elements with the thread that read each first."""
     return partial(_touched, array=array, operation="read", **how)
 
 
@@ -155,12 +155,12 @@ def _finish(axes: "Axes", title: str, notes: list[str], lines: float, columns: f
 
 
 def phases(array: str, launch: int = 0) -> Draw:
-    """Return a picture of a shared array of block 0: who writes and reads each element between which barriers."""
+    """Return a function that draws a shared array of block 0: its writers and readers between barriers."""
     return partial(_phases, array=array, launch=launch)
 
 
 def _phases(seen: Seen, array: str, launch: int) -> "Figure":
-    """Draw a line of cells for each phase, and mark what another thread writes or reads in the same phase red."""
+    """Draw a line of cells for each phase; an element is red if two threads use it in a phase and one writes it."""
     from matplotlib.figure import Figure
 
     held = seen.launches[launch]
@@ -212,7 +212,7 @@ def _act(axes: "Axes", phase: int, column: int, acts: list[tuple[str, int]], hel
 
 
 def loads(array: str) -> Draw:
-    """Return a picture of how often the first launch loads each element of a matrix in global memory."""
+    """Return a function that draws how often the first launch loads each element of a matrix in global memory."""
     return partial(_loads, array=array)
 
 
@@ -237,7 +237,7 @@ def _loads(seen: Seen, array: str) -> "Figure":
 
 
 def labels(title: str, note: str, texts: Callable[[Seen], np.ndarray]) -> Draw:
-    """Return a picture of a matrix of texts, such as what each element was made with; equal texts have one colour."""
+    """Return a function that draws a matrix of texts in cells; equal texts have one colour."""
     return partial(_labels, title=title, note=note, texts=texts)
 
 
@@ -255,7 +255,7 @@ def _labels(seen: Seen, title: str, note: str, texts: Callable[[Seen], np.ndarra
 
 
 def results(title: str, xlabel: str, lines: Callable[[Seen], list["Line"]]) -> Draw:
-    """Return a picture of results: for each of `lines` the right values as a line, and the kernel's as points."""
+    """Return a function that draws, for each of `lines`, the right values as a line and the kernel's as points."""
     return partial(_results, title=title, xlabel=xlabel, lines=lines)
 
 

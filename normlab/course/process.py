@@ -219,7 +219,7 @@ class Solution:
             with self._killed_after(patience):  # the file may have sent a part of a message, and no more
                 reply, results = wire.unpack(self._here.recv_bytes(LARGEST_REPLY))
         except (EOFError, OSError):
-            if not (how := self._how()):  # it lives, and has sent what is no message
+            if not (how := self._how()):  # the process lives, and what it sent is not a message
                 raise StoppedError("ended", NO_RESULT) from None
             raise StoppedError("ended", f"the process ended by itself {how}while {doing}, without a result") from None
         except ValueError:  # not in the form of `wire`; without a nonce the empty reply is refused below
@@ -233,7 +233,7 @@ class Solution:
 
     @contextmanager
     def _killed_after(self, seconds: float) -> Iterator[None]:
-        """Kill the process if what is done within takes longer, so that a read of its messages ends."""
+        """Kill the process if the `with` block takes longer, so that a read of its messages ends."""
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:

@@ -1,7 +1,7 @@
-"""Rank solutions of an exercise by what they cost: counts of a deterministic simulator, the same on every machine.
+"""Rank the solutions of an exercise by cost: counts of a deterministic simulator, the same on every machine.
 
-A time can be gamed, and depends on the machine and its other work. These counts do not. Only solved exercises take
-part, because a wrong solution can be as cheap as it likes.
+A time would depend on the machine and its other work. Only right solutions take part, because a wrong solution can
+cost nothing.
 """
 
 from collections import defaultdict
@@ -20,10 +20,10 @@ from normlab.course.exercise import (
 
 
 class Cost(NamedTuple):
-    """What a solution costs, summed over all launches on which costs are counted.
+    """The counts of a solution, summed over the launches whose costs are counted. Tuples compare field by field.
 
-    Costs are compared in the order of the fields: sectors of global memory first, which bound most kernels here, then
-    wavefronts of shared memory, barriers of blocks, shuffles of warps.
+    Sectors of global memory come first, because they bound most kernels here. Then come wavefronts of shared memory,
+    barriers of blocks and shuffles of warps.
     """
 
     sectors: int
@@ -43,7 +43,7 @@ METRICS = {
 class Place(NamedTuple):
     """A place in the ranking of an exercise, and the students who share it because their solutions cost the same.
 
-    rank: 1 and the number of students whose solutions cost less.
+    rank: 1 plus the number of students whose solutions cost less.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 def cost(launches: Iterable[dict[str, Any]]) -> Cost:
-    """Return the cost of some launches, each counted by `costs.costs`."""
+    """Return the summed cost of launches, each counted by `costs.costs`."""
     found = list(launches)
     return Cost(
         **{field: sum(one["metrics"][name] for one in found for name in names) for field, names in METRICS.items()}

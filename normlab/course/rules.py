@@ -2,8 +2,8 @@
 
 A kernel here is Python, so it could do things that no GPU can: call NumPy, sort lists, open files. The rules refuse
 such a file with the line and the reason. They allow only imports and constants outside of functions, and only a
-kernel's names inside, so a file cannot manipulate the process that runs it. What passes the rules and is no CUDA all
-the same is refused by Numba's compiler afterwards (`grading`). `given` checks that the exercise's own lines stay.
+kernel's names inside, so a file cannot manipulate the process that runs it. `grading` then lets Numba's compiler refuse
+other code that is no CUDA. `given` checks that the exercise's own lines stay.
 """
 
 import ast
@@ -13,55 +13,28 @@ from typing import NamedTuple
 from normlab.course.given import differs, is_main, is_text
 
 BUILTINS = {
-    *(
-        "range",
-        "enumerate",
-        "zip",
-        "len",
-        "min",
-        "max",
-        "abs",
-        "divmod",
-        "int",
-        "float",
-        "bool",
-        "round",
-        "print",
-        "pow",
-    ),
+    *("range", "enumerate", "zip", "len", "min", "max", "abs"),
+    *("divmod", "int", "float", "bool", "round", "print", "pow"),
 }
 ARRAY_ATTRIBUTES = {"shape", "size", "ndim", "dtype", "x", "y", "z", "w"}
 # A student may try things out with NumPy, but a kernel may not use it.
 IMPORTS = {"import math", "import numpy", "import numpy as np"}
-# What a solution may import from normlab.engine besides: types of numbers, and loads and stores of neighbours.
-ENGINE = {
-    *("float32", "float64", "int32", "uint16", "uint32", "uint64"),
-    *("load_vector", "store_vector"),
-}
+# A solution may import these from normlab.engine: types of numbers, and loads and stores of neighbouring elements.
+ENGINE = {"float32", "float64", "int32", "uint16", "uint32", "uint64", "load_vector", "store_vector"}
 NUMPY = {"np", "numpy"}
 # What a kernel may take from NumPy: numbers and their types, which the compiler knows.
 NUMPY_NUMBERS = {
     *("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("bool_", "pi", "e", "inf", "nan"),
 }
-HOST_NUMPY = {"ceil", "floor"}  # and what a function of the host may take, which is plain Python
+HOST_NUMPY = {"ceil", "floor"}  # a function for the host, which is plain Python, may take these, too
 CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
 CUDA = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
     *("threadfence_block", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync"),
-    *(
-        "eq_sync",
-        "ballot_sync",
-        "match_any_sync",
-        "match_all_sync",
-        "activemask",
-        "lanemask_lt",
-        "atomic",
-        "fma",
-        "popc",
-    ),
-    *("clz", "ffs", "brev", "selp", "cbrt"),
+    *("eq_sync", "ballot_sync", "match_any_sync", "match_all_sync", "activemask", "lanemask_lt", "atomic"),
+    *("fma", "popc", "clz", "ffs", "brev", "selp", "cbrt"),
 }
 STATEMENTS = (
     *(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return, ast.Break, ast.Continue),
@@ -106,9 +79,9 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             if ast.unparse(node) in imports:
-                continue  # it binds what it did before
+                continue  # a repeated import changes no name
             imports.add(ast.unparse(node))
-        for name in _bound(node):
+        for name in bound(node):
             if name in known | BUILTINS or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
@@ -146,7 +119,7 @@ def _takes_numbers(node: ast.Import | ast.ImportFrom) -> bool:
     return parts <= ENGINE if node.module == "normlab.engine" else node.module == "math" and "_" not in "".join(parts)
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
+def bound(node: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of the module binds."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)

@@ -24,7 +24,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def _readable() -> Callable[[str], bool]:
-    """Return a function that tells the files of Python, its packages and normlab, which imports and tracebacks read."""
+    """Return a function: True for files of Python, its packages and normlab, which imports and tracebacks read."""
     own = {sys.prefix, sys.base_prefix, *site.getsitepackages(), str(Path(normlab.__file__).parent)}
     installed, imported = (tuple(f"{os.path.realpath(folder)}{os.sep}" for folder in one) for one in (own, sys.path))
     code = (".py", ".pyc", os.sep)  # a folder's path ends with a separator: an import lists it

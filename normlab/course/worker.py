@@ -60,17 +60,16 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
         while True:
             header, blobs = wire.unpack(connection.recv_bytes())
             file = header.get("file", file)
-            printed = io.StringIO()
+            printed, compiles = io.StringIO(), header.get("watch") == "compile"
             try:
-                with redirect_stdout(printed), nullcontext() if header.get("watch") == "compile" else walled():
+                with redirect_stdout(printed), nullcontext() if compiles else walled():
                     began = time.process_time()
-                    compiles = header.get("watch") == "compile"
                     left = COMPILING if compiles else min(seconds, max(0.01, altogether - (began - ours)))
                     reply, results, traces = _within(left, partial(_answer, names, header, blobs))
                 if "picture" in header:
-                    began, compiles = time.process_time(), True
+                    began = time.process_time()
                     results.append(_picture(traces, *header["picture"]))
-                if compiles:
+                if compiles or "picture" in header:
                     ours += time.process_time() - began
             except BaseException as error:
                 reply, results = _failure(error, file), []
@@ -88,9 +87,9 @@ def _silence() -> None:
 
 
 def _close_all_but(kept: int) -> None:
-    """Close all inherited files but the standard ones and `kept`, on systems whose processes are forked.
+    """Close all inherited files except the standard ones and `kept`, on systems whose processes are forked.
 
-    Among them are pipes to the fork server and to multiprocessing's resource tracker, which a stray byte would end.
+    Among them are pipes to the fork server and to multiprocessing's resource tracker. A stray byte would end these.
     """
     if hasattr(os, "fork"):
         os.closerange(3, kept)
@@ -125,7 +124,7 @@ def _within(seconds: float, do: Callable[[], Any]) -> Any:
 
 def _failure(error: BaseException, file: str) -> dict[str, Any]:
     """Return an exception as a reply to the grader: its kind, text, notes and the line of the student's file."""
-    # Of a loop that the vectorised engine runs, the engine tells the lines, the innermost first.
+    # In a loop that the vectorised engine runs, the error has the kernel's lines, the innermost first.
     line = next((line for where, line in getattr(error, "kernel_lines", ()) if where == file), None)
     trace = error.__traceback__
     while trace is not None:

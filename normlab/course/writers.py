@@ -21,12 +21,12 @@ class LastWriter(Observer):
         self.writer: dict[str, Any] | None = None
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
-        """Store, and record the writing thread."""
+        """Store an element, and record the writing thread."""
         super().write(array, key, value)
         self._note(array, key, 1, sys._getframe(1))
 
     def write_vector(self, array: ObservedArray, key: tuple, values: tuple) -> None:
-        """Store, and record the writing thread."""
+        """Store neighbouring elements, and record the writing thread."""
         super().write_vector(array, key, values)
         self._note(array, key, len(values), sys._getframe(1))
 

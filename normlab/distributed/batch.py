@@ -143,11 +143,11 @@ class _SyncBatchNorm(torch.autograd.Function):
         by_kernels = channels_launched.merges(x)
         view = view_of(x) if by_kernels and x.numel() else None  # None: by PyTorch's operations
         if view is not None:
-            x = view.laid(x.detach()).contiguous()
+            x = view.as_stored(x.detach()).contiguous()
             messages = gather(channels_launched.message(x, view), group, call)
             output, found = channels_launched.output(x, view, messages, weight, bias, eps)
         else:
-            x = channels_vectorised.BATCH.laid(x)
+            x = channels_vectorised.BATCH.in_layout(x)
             messages = gather(channels_vectorised.message(x), group, call)
             found = merging.statistics(messages, eps, False, by_kernels, variance=True)
             output = channels_vectorised.output(x, found.mean, found.invvar, weight, bias)
@@ -164,7 +164,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         call, view = ctx.call._replace(name=f"the backward of {ctx.call.name}"), ctx.view
         # The message is gathered from two ranks or more, so the merge, which overwrites what it merges, leaves `own`.
         if view is not None:
-            dy = view.laid(grad_output).contiguous()
+            dy = view.as_stored(grad_output).contiguous()
             own = channels_launched.sums(dy, x, view, mean, invvar)
             messages = gather(own, ctx.group, call)
             grad_input = channels_launched.grad_input(dy, x, view, messages, size, mean, invvar, weight)

@@ -1,6 +1,6 @@
 """A rank's part of a batch norm by normlab's kernels, on a GPU or in the simulator; see `channels_vectorised`.
 
-x and grad_output are given as `View.laid` lays them.
+x and grad_output have the axes of `View.as_stored`.
 """
 
 from torch import Tensor
@@ -31,7 +31,7 @@ def output(
     """Return this rank's samples of the output, (N, C, *spatial), and all ranks' statistics. messages: overwritten."""
     with world(x):
         found, statistics = sharded_batch.channels_output(x, view, messages, weight, bias, eps)
-    return view.back(found), statistics
+    return view.as_given(found), statistics
 
 
 def sums(grad_output: Tensor, x: Tensor, view: View, mean: Tensor, invvar: Tensor) -> Tensor:
@@ -56,4 +56,4 @@ def grad_input(
     """
     with world(x):
         found = sharded_batch.channels_gradient(grad_output, x, view, messages, count, mean, invvar, weight)
-    return view.back(found)
+    return view.as_given(found)

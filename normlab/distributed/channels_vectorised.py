@@ -1,6 +1,6 @@
 """A rank's part of a batch norm by PyTorch's operations: every device, empty batches, compiled code.
 
-`channels_launched` does the same by normlab's kernels. x: (N, C, *spatial), in the layout of `Norm.laid`.
+`channels_launched` does the same by normlab's kernels. x: (N, C, *spatial), in the layout of `Norm.in_layout`.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normlab.distributed.merging import message_of
 from normlab.nn.family.norms import Norm
-from normlab.nn.family.vectorised import along, column, lying_as, normalised
+from normlab.nn.family.vectorised import along, column, normalised, with_strides_of
 from normlab.nn.formulas import accumulator, less_means, to
 from normlab.nn.shapes import Parameter
 
@@ -35,7 +35,7 @@ def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Par
 
 def sums(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
     """Return this rank's message for the backward: Σ dy of each channel, then Σ dy x̂; (2 C,)."""
-    values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, lying_as(x, grad_output)))
+    values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, with_strides_of(x, grad_output)))
     over = BATCH.over(values)
     xhat = normalised(values, mean, invvar)
     return torch.cat((dy.sum(over).flatten(), (dy * xhat).sum(over).flatten()))
@@ -45,7 +45,7 @@ def grad_input(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, mean_g: Tensor, mean_gx: Tensor
 ) -> Tensor:
     """Return this rank's samples of the gradient of x. mean_g, mean_gx: (C,), over all ranks' samples."""
-    values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, lying_as(x, grad_output)))
+    values, dy = (BATCH.split(one.to(invvar.dtype)) for one in (x, with_strides_of(x, grad_output)))
     g = dy if weight is None else dy * along(weight, values)
     means = column(mean_g, values), column(mean_gx, values)
     found = less_means(g, *means, normalised(values, mean, invvar), column(invvar, values))

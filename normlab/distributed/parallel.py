@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from normlab.distributed.functional import sharded_layer_norm, sharded_rms_norm
-from normlab.distributed.tensors import norm, whole
+from normlab.distributed.tensors import dtensor_of, norm
 from normlab.nn.dtypes import Rule
 from normlab.nn.formulas import accumulator
 from normlab.nn.shapes import MemoryEfficient
@@ -27,10 +27,10 @@ class ShardedNorm(ParallelStyle):
     parallelism) is normalised without a collective.
 
     Args:
-        use_local_output: return this rank's columns as a tensor, for RowwiseParallel; False: a DTensor.
+        use_local_output: True returns this rank's columns as a tensor, for RowwiseParallel; False returns a DTensor.
 
     Raises:
-        NotImplementedError: when applied to another module.
+        NotImplementedError: the style is applied to another module.
     """
 
     def __init__(self, *, use_local_output: bool = False):
@@ -38,7 +38,7 @@ class ShardedNorm(ParallelStyle):
         self.use_local_output = use_local_output
 
     def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
-        """Shard the module's parameters, and give the module another forward."""
+        """Shard the module's parameters, and replace its forward by the sharded norm."""
         if not isinstance(module, (torch.nn.LayerNorm, torch.nn.RMSNorm)) or len(module.normalized_shape) != 1:
             raise NotImplementedError(
                 f"ShardedNorm is for LayerNorm and RMSNorm over one dimension, not for {type(module).__name__}"
@@ -54,8 +54,9 @@ class ShardedNorm(ParallelStyle):
         def forward(self: Any, input: Tensor) -> Tensor:
             """Return the norm of a DTensor, or of this rank's columns."""
             if not isinstance(input, DTensor):
-                input = whole(input, device_mesh, [Shard(input.dim() - 1)], (*input.shape[:-1], *self.normalized_shape))
-            output = _of_module(self, input)
+                shape = *input.shape[:-1], *self.normalized_shape
+                input = dtensor_of(input, device_mesh, [Shard(input.dim() - 1)], shape)
+            output = _norm_of(self, input)
             return output.to_local() if use_local_output else output
 
         module.forward = MethodType(forward, module)  # type: ignore[method-assign]
@@ -66,8 +67,8 @@ class ShardedNorm(ParallelStyle):
         return f"ShardedNorm(use_local_output={self.use_local_output})"
 
 
-def _of_module(module: Any, x: DTensor) -> DTensor:
-    """Return the norm that a module stands for, of a DTensor."""
+def _norm_of(module: Any, x: DTensor) -> DTensor:
+    """Return the module's norm of a DTensor: LayerNorm or RMSNorm with its parameters, eps, mode and dtype rule."""
     rms = isinstance(module, torch.nn.RMSNorm)
     eps = torch.finfo(accumulator(x.dtype)).eps if module.eps is None else module.eps
     function = sharded_rms_norm if rms else sharded_layer_norm

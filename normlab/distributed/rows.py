@@ -55,7 +55,7 @@ def norm(
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
     how = How(x.dtype, shape, eps, rms, memory_efficient)
-    return dtypes.ruled(_ShardedNorm.apply(x, weight, bias, how, owners, group, call), given, rule)
+    return dtypes.to_rule_dtype(_ShardedNorm.apply(x, weight, bias, how, owners, group, call), given, rule)
 
 
 def _check(
@@ -72,7 +72,7 @@ def _check(
 
 
 class _ShardedNorm(torch.autograd.Function):
-    """apply(x, weight, bias, how, owners, group, call) -> output. owners: see `normlab.nn.shapes.Owners`."""
+    """Compute apply(x, weight, bias, how, owners, group, call) -> output and its gradients. owners: `Owners`."""
 
     @staticmethod
     def forward(ctx: Any, x, weight, bias, how: How, owners, group: dist.ProcessGroup, call: Call) -> Tensor:
@@ -100,7 +100,7 @@ class _ShardedNorm(torch.autograd.Function):
 
 
 def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owners) -> How:
-    """Save what the backward needs, and return how it will be used: "exact" may become another mode, as in `nn`."""
+    """Save the backward's tensors, and return its options: "exact" may become another mode, as in `nn.autograd`."""
     mode = how.memory_efficient
     columns = values = None
     if mode == "exact":

@@ -1,4 +1,4 @@
-"""The norm of a DTensor: of its local columns and their ranks, or of its local rows.
+"""Compute the norm of a DTensor: over its local columns and those of other ranks, or of its local rows alone.
 
 Importing this file imports torch.distributed.tensor, which takes up to a second.
 """
@@ -51,7 +51,7 @@ def norm(
     else:
         options = Options(memory_efficient, rms, rule)
         found = local_norm(nn.rms_norm if rms else nn.layer_norm, local, x.shape[-1:], gamma, beta, eps, options)
-    return whole(found, mesh, placements, tuple(x.shape))
+    return dtensor_of(found, mesh, placements, tuple(x.shape))
 
 
 def _local_parameter(
@@ -73,7 +73,7 @@ def _local_parameter(
     return parameter.redistribute(mesh, wanted).to_local(grad_placements=summed)
 
 
-def whole(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> DTensor:
-    """Return the DTensor of this shape whose part on this rank is a tensor."""
+def dtensor_of(local: Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...]) -> DTensor:
+    """Return the DTensor of this shape whose part on this rank is `local`."""
     stride = torch.empty(shape, device="meta").stride()
     return DTensor.from_local(local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride)

@@ -1,4 +1,4 @@
-"""A norm of x + residual in one call, forward and backward: what stands between two blocks of a transformer.
+"""Add a residual and normalise in one call, forward and backward, as between two blocks of a transformer.
 
     new_residual = x + residual, rounded to the residual's dtype
     output       = the norm of new_residual, with gamma = weight + offset
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
-from normlab.host.places import contiguous, in_place
+from normlab.host.strided import contiguous, strided_rows
 from normlab.kernels.add_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -125,7 +125,7 @@ def head_rms_norm_forward(x: Any, weight: Any = None, *, eps: float = 1e-6, offs
 
     Args:
         x: (*leading, heads, head_dim), float16, bfloat16, float32 or float64. It is not copied if a token's heads
-            follow each other, and tokens lie equally far apart, by a multiple of head_dim, such as x is in a tensor
+            follow each other, and tokens lie equally far apart, by a multiple of head_dim, as in a fused tensor
             (batch, sequence, (heads + 2 kv_heads) head_dim).
         weight: (head_dim,), or None.
         eps, offset: as for `add_rms_norm_forward`.
@@ -156,7 +156,7 @@ def forward(
     residual: None normalises x itself; new_residual is then None.
     """
     shape = tuple(getattr(x, "shape", ()))
-    rows, row_map = in_place(x) if residual is None else (x, None)
+    rows, row_map = strided_rows(x) if residual is None else (x, None)
     given = rows, residual, weight, bias
     key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", rms, offset, row_map)
     cached = replay.find(key)
@@ -180,18 +180,15 @@ def forward(
     mean = None if rms else backend.empty((n1,), statistics)
     invvar = backend.empty((n1,), statistics)
     if n1:
-        places = (n1, n2) if row_map is None else tuple(rows.shape)
-        added_to, added = backend.operand(rows, places), backend.operand(residual, (n1, n2))
-        gamma, beta = (backend.operand(array, (n2,)) for array in (weight, bias))
-        problem = ForwardProblem(
-            x=added_to,
-            weight=gamma,
-            bias=beta,
+        problem = ForwardProblem(  # operands in the order of `given`, by which a cached launch tells them apart
+            x=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
+            residual=backend.operand(residual, (n1, n2)),
+            weight=backend.operand(weight, (n2,)),
+            bias=backend.operand(bias, (n2,)),
             eps=eps,
             output=output,
             mean=mean,
             invvar=invvar,
-            residual=added,
             new_residual=new_residual,
             offset=offset,
             row_map=row_map,
@@ -229,9 +226,9 @@ class AddNormBackward(NamedTuple):
 def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     """Return (grad, grad_weight, grad_bias) of either norm."""
     grad_output, grad_residual, saved, mean, invvar, weight, bias, eps, rms, offset, memory_efficient, dtype = call
-    # mean is last: with memory_efficient a caller may give it, but it is no operand
+    # mean comes last in `given`: with memory_efficient a caller may give it, but it is no operand
     shape = tuple(getattr(saved, "shape", ()))
-    rows, row_map = in_place(saved)
+    rows, row_map = strided_rows(saved)
     given = grad_output, grad_residual, rows, invvar, weight, bias, mean
     options = "backward", rms, offset, bool(memory_efficient), dtype, row_map
     key, pointers = replay.signature(given, shape, eps, BACKWARD.name, *options)
@@ -251,17 +248,13 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     grad_bias = None if bias is None else parameter_memory((n2,), output_dtype)
     grad = backend.empty((n1, n2), residual_dtype)
     if n1:
-        grads = [backend.operand(array, (n1, n2)) for array in (grad_output, grad_residual)]
-        kept = backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape))
-        row_scales = backend.operand(invvar, (n1,))
-        gamma, beta = (backend.operand(array, (n2,)) for array in (weight, bias))
-        problem = BackwardProblem(
-            grad_output=grads[0],
-            grad_residual=grads[1],
-            saved=kept,
-            invvar=row_scales,
-            weight=gamma,
-            bias=beta,
+        problem = BackwardProblem(  # operands in the order of `given`
+            grad_output=backend.operand(grad_output, (n1, n2)),
+            grad_residual=backend.operand(grad_residual, (n1, n2)),
+            saved=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
+            invvar=backend.operand(invvar, (n1,)),
+            weight=backend.operand(weight, (n2,)),
+            bias=backend.operand(bias, (n2,)),
             mean=None if memory_efficient else backend.operand(mean, (n1,)),
             eps=eps,
             rms=rms,

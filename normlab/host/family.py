@@ -179,10 +179,10 @@ def layer_norm_backward(
 
 
 class Running(NamedTuple):
-    """The running statistics of a forward, or None if there are none.
+    """The running statistics of a forward; mean and var are None for a norm that has none.
 
-    own: True if the forward normalises by x's own statistics, as in training, and updates the running ones; False if it
-    normalises by the running ones.
+    own: True if the forward normalises by the statistics of x, as in training, and updates the running statistics;
+    False if it normalises by the running statistics.
     """
 
     mean: Any = None
@@ -197,21 +197,21 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     channels_last: bool
 
-    def laid(self, array: Any) -> Any:
+    def as_stored(self, array: Any) -> Any:
         """Return an array of x's shape with its axes in the order that x has in memory: a view, not a copy."""
         if not self.channels_last or not _has_axes(array, len(self.shape)):
             return array
         return array.movedim(1, -1) if is_torch(array) else np.moveaxis(array, 1, -1)
 
-    def back(self, array: Any) -> Any:
-        """Undo `laid`: return a result with its axes in x's order."""
+    def as_given(self, array: Any) -> Any:
+        """Undo `as_stored`: return a result with its axes in x's order."""
         if not is_torch(array):
             return np.moveaxis(array, -1, 1) if self.channels_last else array
         moved = array.movedim(-1, 1) if self.channels_last else array
         return moved.data  # no view for autograd, which would not allow all writes to a view
 
     @property
-    def memory(self) -> tuple[int, ...]:
+    def stored_shape(self) -> tuple[int, ...]:
         """Return x's shape with the axes in the order that x has in memory."""
         n, c, *spatial = self.shape
         return (n, *spatial, c) if self.channels_last else self.shape
@@ -225,7 +225,7 @@ def view_of(x: Any) -> View:
     """Return the layout of x. An array in neither of the two layouts will be copied to the first, channels second."""
     shape = tuple(getattr(x, "shape", ()))
     last = View(shape, channels_last=True)
-    if len(shape) > 2 and _has_axes(x, len(shape)) and not _contiguous(x) and _contiguous(last.laid(x)):
+    if len(shape) > 2 and _has_axes(x, len(shape)) and not _contiguous(x) and _contiguous(last.as_stored(x)):
         return last
     return View(shape, channels_last=False)
 
@@ -246,20 +246,20 @@ def chains(norm: str, x: Any, num_groups: int | None = None) -> tuple[Chains, Ch
     """
     view = view_of(x)
     sets = view.sets(norm, num_groups or x.shape[1])
-    return kernels.chains(kernels.walk(sets, backend_of({"x": x}, {}).operand(view.laid(x), sets.shape)))
+    return kernels.chains(kernels.walk(sets, backend_of({"x": x}, {}).operand(view.as_stored(x), sets.shape)))
 
 
 def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
     """Return (output, mean, invvar) of batch, instance or group norm. tracking: `Running`."""
     running_mean, running_var, own, momentum = tracking
     view = view_of(x)
-    given = view.laid(x), weight, bias, running_mean, running_var
+    given = view.as_stored(x), weight, bias, running_mean, running_var
     options = "forward", view.channels_last, bool(own), momentum, num_groups, type(num_groups)
     key, pointers = replay.signature(given, (), eps, norm, *options)
     cached = replay.find(key)
     if cached:
         output, mean, invvar = cached(pointers)
-        return view.back(output), mean, invvar
+        return view.as_given(output), mean, invvar
 
     running = {"running_mean": running_mean, "running_var": running_var}
     backend = backend_of({"x": x}, {"weight": weight, "bias": bias, **running})
@@ -313,27 +313,27 @@ def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
             walked.launch_output(backend.launch, held, mean, invvar, gamma, beta, output)
     of_sets = (c,) if norm == "batch" else (n, groups)
     results = (
-        backend.give_back(output, view.memory),
+        backend.give_back(output, view.stored_shape),
         backend.give_back(mean, of_sets),
         backend.give_back(invvar, of_sets),
     )
     replay.keep(backend)
-    return view.back(results[0]), *results[1:]
+    return view.as_given(results[0]), *results[1:]
 
 
 def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None):
     """Return (grad_input, grad_weight, grad_bias) of batch, instance or group norm. moments: mean and invvar."""
     mean, invvar = moments
     view = view_of(x)
-    given = view.laid(grad_output), view.laid(x), mean, invvar, weight
-    # No kernel reads bias; only its gradient has its shape and dtype, so these stand in the cache's key.
+    given = view.as_stored(grad_output), view.as_stored(x), mean, invvar, weight
+    # No kernel reads bias, but grad_bias has its shape and dtype, so both are part of the cache's key.
     like_bias = None if bias is None else (getattr(bias, "dtype", None), getattr(bias, "shape", None))
     options = "backward", view.channels_last, bool(own), num_groups, type(num_groups), like_bias
     key, pointers = replay.signature(given, (), 0.0, norm, *options)
     cached = replay.find(key)
     if cached:
         grad_input, grad_weight, grad_bias = cached(pointers)
-        return view.back(grad_input), grad_weight, grad_bias
+        return view.as_given(grad_input), grad_weight, grad_bias
 
     required = {"x": x, "grad_output": grad_output, "mean": mean, "invvar": invvar}
     backend = backend_of(required, {"weight": weight, "bias": bias})
@@ -365,10 +365,10 @@ def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None)
         wanted = grad_input, grad_weight, grad_bias
         operands = kernels.Gradients(sets, *held, *statistics_held, gamma, bool(own), *wanted)
         kernels.gradients(backend.launch, backend, walked, operands)
-    results = [backend.give_back(grad_input, view.memory)]
+    results = [backend.give_back(grad_input, view.stored_shape)]
     results += [backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
     replay.keep(backend)
-    return view.back(results[0]), *results[1:]
+    return view.as_given(results[0]), *results[1:]
 
 
 def _caching(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:

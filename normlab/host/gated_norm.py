@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
-from normlab.host.places import contiguous, in_place
+from normlab.host.strided import contiguous, strided_rows
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -45,7 +45,7 @@ def gated_rms_norm_forward(
     array([[ 0.  , 56.57]], dtype=float32)
     """
     shape = tuple(getattr(x, "shape", ()))
-    (rows, row_map), (gates, gate_map) = in_place(x, False), in_place(gate, False)
+    (rows, row_map), (gates, gate_map) = strided_rows(x, any_rows=True), strided_rows(gate, any_rows=True)
     given = rows, gates, weight
     key, pointers = replay.signature(given, shape, eps, FORWARD.name, "forward", norm_before_gate, row_map, gate_map)
     cached = replay.find(key)
@@ -57,7 +57,7 @@ def gated_rms_norm_forward(
     output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, None)]
     checks.check_parameters(weight, None, (n2,))
     check_gate(gate, "x", shape, dtype_name(x))
-    check_order(norm_before_gate, False)
+    check_options(norm_before_gate, False)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
     if n1:
@@ -123,7 +123,7 @@ def gated_rms_norm_backward(
     """
     call = GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient)
     shape = tuple(getattr(gate, "shape", ()))
-    (rows, row_map), (gates, gate_map) = in_place(saved, False), in_place(gate, False)
+    (rows, row_map), (gates, gate_map) = strided_rows(saved, any_rows=True), strided_rows(gate, any_rows=True)
     options = "backward", norm_before_gate, memory_efficient, row_map, gate_map
     key, pointers = replay.signature((grad_output, rows, gates, *call[3:5]), shape, eps, BACKWARD.name, *options)
     cached = replay.find(key)
@@ -179,7 +179,7 @@ def gated_rms_norm_backward(
 
 def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:
     """Return the dtypes of grad_x, of the output and of statistics; raise unless all arguments fit."""
-    check_order(call.norm_before_gate, call.memory_efficient)
+    check_options(call.norm_before_gate, call.memory_efficient)
     kind = dtype_name(call.gate)
     output = checks.parameter_dtype("gate", call.gate, call.weight, None)
     checks.check_parameters(call.weight, None, (n2,))
@@ -199,7 +199,7 @@ def check_gate(gate: Any, name: str, shape: tuple[int, ...], dtype: str) -> None
     checks.check_dtype("gate", gate, dtype, f"as {name}")
 
 
-def check_order(norm_before_gate: Any, memory_efficient: Any) -> None:
+def check_options(norm_before_gate: Any, memory_efficient: Any) -> None:
     """Raise ValueError for options that are not bools, or that do not go together."""
     for name, given in (("norm_before_gate", norm_before_gate), ("memory_efficient", memory_efficient)):
         if given not in (False, True):

@@ -1,4 +1,4 @@
-"""The picture of the four index sets: which elements of (N, C, spatial) share a mean and a variance."""
+"""Draw the four index sets: which elements of (N, C, spatial) share a mean and a variance."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ INK = "#808080"
 OTHERS = "#dfe5ec"
 FIRST, SECOND = "#e8590c", "#4c9be8"
 N, C, L, GROUPS = 3, 4, 4, 2
+RIGHT, UP = 0.62, 0.45  # how far a step into the depth goes on paper, in edges of an element
 # name, the elements that a set consists of, the number of sets, and the number of the set that (n, c) belongs to
 NORMS = (
     ("Batch norm", "a channel, of all samples", "C sets", lambda n, c: c),
@@ -42,18 +43,18 @@ def _panel(axes: Any, name: str, members: str, count: str, set_of: Any) -> None:
     axes.text(-0.3, L / 2, "H · W", ha="right", va="center", color=INK, size=11, rotation=90)
     right, up = _shifted(C, 0, N / 2)
     axes.text(right + 0.25, up - 0.1, "N", ha="left", va="top", color=INK, size=11)
-    middle, top = (C + 0.62 * N) / 2, L + 0.45 * N
+    middle, top = (C + RIGHT * N) / 2, L + UP * N
     axes.text(middle, top + 1.0, name, ha="center", va="bottom", color=INK, size=13, weight="bold")
     axes.text(middle, top + 0.35, f"{members}: {count}", ha="center", va="bottom", color=INK, size=9)
     axes.set_aspect("equal")
-    axes.set_xlim(-0.9, C + 0.62 * N + 0.6)
+    axes.set_xlim(-0.9, C + RIGHT * N + 0.6)
     axes.set_ylim(-0.9, top + 1.8)
     axes.axis("off")
 
 
 def _shifted(x: float, y: float, depth: float) -> tuple[float, float]:
     """Return the position on paper of a point of the block: the depth goes to the upper right."""
-    return x + 0.62 * depth, y + 0.45 * depth
+    return x + RIGHT * depth, y + UP * depth
 
 
 def _cube(axes: Any, n: int, c: int, at: int, color: str) -> None:

@@ -59,7 +59,7 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
 
     output = backend.empty((m, n), FLOAT32)
     if m and n:
-        if factor == 0 or k == 0:  # empty arrays then take the place of A and B
+        if factor == 0 or k == 0:  # a product of empty arrays is 0; factor 1, because an infinite one would make NaN
             factor, k = np.float32(1), 0
         _warn_if_slow(chosen, m, n, k, backend)
         left = backend.operand(a, (m, k)) if k else backend.empty((m, 0), FLOAT32)

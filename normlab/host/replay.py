@@ -51,7 +51,7 @@ class CachedLaunch:
     """
 
     def __init__(self, index: int, layouts: list[TensorLayout], launches: list, results: list[int | None]):
-        """index: the GPU's number. layouts: of the tensors that a call allocates. results: which of them it returns."""
+        """Prepare. index: the GPU's number. layouts: of the tensors to allocate. results: which it returns."""
         self._index = index
         self._device, empty = quick_memory()
         self._here = [_maker(layout, empty) for layout in layouts]
@@ -124,7 +124,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def find(key: tuple | None) -> CachedLaunch | None:
-    """Return what is cached under a key; None if nothing is, or if the key cannot be hashed (a list as an option)."""
+    """Return the cached launch of a key, or None, also if the key cannot be hashed (a list as an option)."""
     try:
         return _cached.get(key)  # type: ignore[arg-type]  # None is no key, and never found
     except TypeError:
@@ -139,7 +139,7 @@ def _put(key: tuple, value: CachedLaunch) -> None:
 
 
 def caching(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend:
-    """Return the backend for a call: one that notes what it is asked for, if the call can be cached."""
+    """Return a `CachingBackend` around the backend if the call can be cached, else the backend itself."""
     if key is not None and isinstance(backend, TorchBackend):
         return CachingBackend(backend, key, pointers)
     return backend
@@ -152,9 +152,9 @@ def keep(backend: Backend) -> None:
 
 
 class CachingBackend:
-    """An array backend that notes what it is asked for, and lets a TorchBackend do it.
+    """An array backend that passes each call on to a TorchBackend, and notes it for a replay.
 
-    It tells operands apart by the order in which they are asked for, because two of them may be the same tensor.
+    The order of the calls of `operand` tells operands apart, because two of them may be the same tensor.
     """
 
     def __init__(self, backend: TorchBackend, key: tuple, pointers: list[int]):

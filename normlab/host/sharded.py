@@ -235,7 +235,7 @@ def _planned(planner: Any, problem: Any, operand: Any) -> Plan:
 
 
 def _run(plan: Plan, work: Sequence[Work], backend: Backend, problem: Any, **given: Any) -> None:
-    """Launch some kernels in a plan's place. given: their operands that the plan does not have, or has otherwise."""
+    """Launch `work`, some kernels of a plan. given: operands by name, beside the plan's or in place of them."""
     wanted = {name for one in work for name in one.arguments} - given.keys()
     scratch: tuple[Scratch, ...] = tuple(one for one in plan.scratch if one.name in wanted)
     part = replace(plan, work=tuple(work), scratch=scratch, values=(*plan.values, *given.items()))

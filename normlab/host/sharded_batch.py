@@ -1,9 +1,8 @@
 """Batch norm's kernels with a gap for a collective: this rank's message, then results from all ranks' messages.
 
 `normlab.distributed` calls it. The kernels over a rank's samples are the family's that read an image in pieces
-(`kernels.family`), which do every shape and dtype; those that merge ranks are in `kernels.ranks`. x is not empty. x,
-the output and their gradients are given and returned as `View.laid` lays them. Calls that repeat are cached with their
-launches (`host.replay`).
+(`kernels.family`), which take every shape and dtype. `kernels.ranks` has the kernels that merge ranks. x is not empty.
+x, the output and their gradients have the axes of `View.as_stored`. `host.replay` caches launches for repeated calls.
 """
 
 from collections.abc import Sequence
@@ -52,7 +51,7 @@ def _channels_output(backend: Backend, tensors: Sequence[Any], view: View, eps: 
     found = sharded.launch_statistics(backend, held, eps, rms=False, variance=True)
     output = backend.empty(call.sets.shape, FLOATS[dtype_name(x)])
     call.walked.launch_output(backend.launch, call.x, found.mean, found.invvar, weight, bias, output)
-    return backend.give_back(output, view.memory), *(backend.give_back(one, one.shape) for one in found)
+    return backend.give_back(output, view.stored_shape), *(backend.give_back(one, one.shape) for one in found)
 
 
 def channels_sums(grad_output: Any, x: Any, view: View, mean: Any, invvar: Any) -> Any:
@@ -97,7 +96,7 @@ def _channels_gradient(backend: Backend, tensors: Sequence[Any], view: View) -> 
     wanted = grad_input, None, None
     operands = kernels.Gradients(call.sets, call.grad_output, call.x, *statistics, gamma, True, *wanted)
     call.walked.launch_gradient(backend.launch, operands, *_lines(means))
-    return (backend.give_back(grad_input, view.memory),)
+    return (backend.give_back(grad_input, view.stored_shape),)
 
 
 def _lines(array: Any) -> tuple[Any, Any]:
@@ -120,7 +119,7 @@ class _Call(NamedTuple):
 
     @classmethod
     def of(cls, backend: Backend, view: View, x: Any, grad_output: Any = None) -> "_Call":
-        """Return the call for arrays that `View.laid` returned."""
+        """Return the call for arrays that `View.as_stored` returned."""
         sets = view.sets("batch", view.shape[1])
         statistics = FLOATS[statistics_dtype(dtype_name(x))]
         held = backend.operand(x, sets.shape), backend.operand(grad_output, sets.shape)

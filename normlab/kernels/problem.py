@@ -277,7 +277,8 @@ class Problem:
         gated = None if self.gate is None else Gate(self.gate == "after", recomputed)
         gate = None if gated is None else array(shape, t)
         row_map = None if self.heads is None else RowMap(*self.heads)
-        lying = shape if row_map is None else ((self.n1 // row_map.heads - 1) * row_map.places + row_map.heads, self.n2)
+        rows = self.n1 if row_map is None else (self.n1 // row_map.heads - 1) * row_map.stride + row_map.heads
+        memory = rows, self.n2  # with the rows of memory between x's own
         # scale is used as 1 + scale
         offset = 1.0 if self.samples is not None else self.offset
         extras: dict[str, Any] = {"offset": offset, "row_map": row_map, "gating": gated, "gate": gate}
@@ -285,11 +286,11 @@ class Problem:
         residual = array(shape, t) if self.residual else None
         if self.direction == "forward":
             return ForwardProblem(
-                array(lying, t), weight, bias, u.type(0), array(shape, v), mean, statistics,
+                array(memory, t), weight, bias, u.type(0), array(shape, v), mean, statistics,
                 residual=residual, new_residual=residual, **extras,
             )  # fmt: skip
         return BackwardProblem(
-            grad_output=array(shape, v), saved=array(lying, v if recomputed else t), mean=None if recomputed else mean,
+            grad_output=array(shape, v), saved=array(memory, v if recomputed else t), mean=None if recomputed else mean,
             invvar=statistics, weight=weight, bias=bias, eps=u.type(0), rms=rms,
             memory_efficient=recomputed and gated is None,  # the gate's stages recompute x̂, not the norm's
             grad_input=array(shape, t), grad_weight=weight, grad_bias=bias, grad_residual=residual, grad_gate=gate,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normlab.host.replay import CachedLaunch
 from normlab.nn import engines, gradients, launched
-from normlab.nn.private import direct_apply, onlooker
+from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
 
 Asked: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
@@ -23,7 +23,7 @@ Asked: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
 
 
 class Norm(torch.autograd.Function):
-    """apply(x, weight, bias, asked, cached, pointers) -> (output, and invvar and kept values if they are saved).
+    """Compute apply(x, weight, bias, asked, cached, pointers) -> (output, and invvar and kept x̂ if they are saved).
 
     cached: the cached launch of this forward, to be called with `pointers`; None: the forward runs without one.
     """
@@ -41,22 +41,22 @@ class Norm(torch.autograd.Function):
         """Return the output; with memory_efficient also invvar and the values kept, because they are saved."""
         shape, eps, rms, memory_efficient, owners = asked
         if cached is None:
-            run = engines.chosen(x)
-            output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
+            engine = engines.chosen(x)
+            output, mean, invvar = engine.forward(x, shape, weight, bias, eps, rms)
         else:
-            run = launched
+            engine = launched
             output, mean, invvar = cached(pointers)
         ctx.set_materialize_grads(False)
         columns = values = None
         if memory_efficient == "exact":
-            columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+            columns = engine.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
             if not columns.shape[0]:
                 columns, memory_efficient = None, True  # the two modes are the same where no column is at risk
             elif 2 * columns.shape[0] > output.numel() // max(1, invvar.numel()):
                 columns, memory_efficient = None, False  # x̂ of so many columns takes as much memory as the input
             else:
-                values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
-        ctx.how = run, How(x.dtype, shape, eps, rms, memory_efficient)
+                values = engine.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+        ctx.how = engine, How(x.dtype, shape, eps, rms, memory_efficient)
         if not memory_efficient:
             # In another order than below, so that a checkpoint sees other shapes if its second run saves the output.
             ctx.save_for_backward(invvar, x, weight, bias, None, None, mean)
@@ -69,20 +69,20 @@ class Norm(torch.autograd.Function):
         ctx: Any, grad_output: Tensor | None, grad_invvar: Tensor | None = None, grad_values: Tensor | None = None
     ) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
-        run, how = ctx.how
+        engine, how = ctx.how
         tensor, invvar, weight, bias, columns, values, mean = ctx.saved_tensors
         if not how.memory_efficient:
             tensor, invvar = invvar, tensor
         saved = Saved(tensor, invvar, weight, bias, columns, values, mean)
-        looks_on: str | None = "all"
+        form: str | None = "operations"
         if grad_output is not None and grad_invvar is None and grad_values is None:
-            looks_on = onlooker(grad_output)
-        if grad_output is None or looks_on == "all":
+            form = backward_form(grad_output)
+        if grad_output is None or form == "operations":
             result = gradients.composed(grad_output, grad_invvar, grad_values, saved, how)
-        elif looks_on == "graph":
+        elif form == "operator":
             result = gradients.in_graph(grad_output, saved, how)
         else:
-            result = run.backward(grad_output, saved, how)
+            result = engine.backward(grad_output, saved, how)
         return *result, None, None, None
 
 

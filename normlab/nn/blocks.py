@@ -1,7 +1,7 @@
-"""A norm of CPU tensors and its first derivative, one block of rows after another.
+"""Compute a norm of CPU tensors and its first derivative, one block of rows after another.
 
 Called by `normlab.nn.vectorised`. A block's temporary tensors stay in the cache. ATen's LayerNorm computes a block
-wherever its results are within our bounds. The time of LayerNorm's forward and backward, in units of torch.nn's time:
+wherever its results are within the oracle's bounds. The time of LayerNorm's forward and backward over torch.nn's:
 
 | saved | float32 | bfloat16 |
 | --- | --- | --- |
@@ -58,7 +58,7 @@ def gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     by_aten = not how.rms and (not how.memory_efficient or kept is not None or _divides(gamma, how.eps))
     buffers = [torch.empty(min(BLOCK, n2 * invvar.numel()) if by_aten else 0, dtype=wide) for _ in range(2)]
     rows = how._replace(shape=(n2,))
-    optional = [tensor if one is None else one for one in (mean, values)]  # an absent one's rows are not looked at
+    optional = [tensor if one is None else one for one in (mean, values)]  # `tensor` for an absent one, not used
     tensors = grad_output, tensor, grad_input, invvar, *optional
     for dy, some, result, scale, centre, some_values in _blocks(*_rows(how.shape, *tensors)):
         statistic = None if mean is None else centre
@@ -76,10 +76,10 @@ def gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
 
 
 def _block_by_aten(dy: Tensor, saved: Saved, from_output: bool, result: Tensor, buffers: list[Tensor]) -> Gradients:
-    """Return LayerNorm's gradients for a block of rows, by ATen of x - mean or of the x̂ recomputed from the output.
+    """Return LayerNorm's gradients for a block of rows, by ATen from x - mean or from x̂, recomputed from the output.
 
     Given x itself, ATen would subtract the mean from products of x, and lose the digits that x and its mean share.
-    result: the block's rows of grad_input; the last product is written there at once. buffers: two that all blocks
+    result: the block's rows of grad_input; the last product is written into it. buffers: two that all blocks
     share, because the allocator would give each block new pages.
     """
     tensor, invvar, gamma, beta, *_, mean = saved

@@ -123,7 +123,7 @@ def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
 
 def shape_of(function: Function, normalized_shape: Any) -> Shape:
     """Return normalized_shape as a tuple of at least one int. A single int counts as a tuple of one."""
-    if isinstance(normalized_shape, (int, torch.SymInt)):  # Dynamo's sizes answer no other question
+    if isinstance(normalized_shape, (int, torch.SymInt)):  # the only test that Dynamo's sizes pass
         normalized_shape = (normalized_shape,)
     elif type(normalized_shape) is not tuple:
         normalized_shape = _tuple_of(function, normalized_shape)

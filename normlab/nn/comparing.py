@@ -18,6 +18,7 @@ from torch import Tensor
 from normlab.nn.dtypes import RULES, Rule, asks_autocast
 from normlab.nn.engines import engine
 from normlab.nn.modules import FusedRMSNorm
+from normlab.nn.private import without_hooks
 from normlab.nn.stand_in import Plan, made
 
 FLOAT, HALVES = torch.float32, (torch.bfloat16, torch.float16)
@@ -83,17 +84,8 @@ def _quietly(device: torch.device) -> Iterator[None]:
 
 
 def _copied(norm: Any) -> Any:
-    """Return a copy without hooks, on the norm's device, or on the CPU if that is the meta device.
-
-    Hooks must not be called, and a copy of a hook would copy everything it refers to, which may be the model.
-    """
-    bare = copy.copy(norm)
-    for name, value in vars(norm).items():
-        if "hook" in name and isinstance(value, dict):
-            vars(bare)[name] = type(value)()
-    for name in ("forward", "_old_forward", "_hf_hook"):  # accelerate sets these
-        vars(bare).pop(name, None)
-    copied = copy.deepcopy(bare)
+    """Return a copy without hooks, on the norm's device, or on the CPU if that is the meta device."""
+    copied = copy.deepcopy(without_hooks(norm))
     if any(tensor.is_meta for tensor in copied.parameters()):
         copied = copied.to_empty(device="cpu")
     return copied

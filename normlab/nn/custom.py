@@ -1,15 +1,15 @@
 """The norms as PyTorch operators, `torch.ops.normlab.*`, for the graphs of torch.compile and torch.export.
 
-Called by `normlab.nn.functional`. The engine that `normlab.nn.engines` chooses computes an operator. Its fake
-implementation tells the results' shapes without computing, and its gradient is registered. Statistics have the shape of
-the input's leading dimensions.
+Called by `normlab.nn.functional`. The engine that `normlab.nn.engines` chooses computes an operator. A fake
+implementation returns the results' shapes without computing, and a registered function the gradients. Statistics have
+the shape of the input's leading dimensions.
 
 The number of columns that the exact mode keeps is known only when the graph runs: `exact_norm` has results of a dynamic
 size. torch.compile breaks its graph at such an operator, so there `exact_norm_held` returns a handle instead. The
 handle is a tensor of one element, and the kept columns are an attribute of its storage. They live as long as the graph
 saves the handle for the backward.
 
-An operator's schema knows no tuples, so the operators take every tensor and option as an argument of its own.
+An operator's schema has no tuples, so an operator takes each tensor and option as an argument of its own.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from normlab.host.exact import Kept
 from normlab.nn import engines, formulas, gradients, traced
-from normlab.nn.private import onlooker
+from normlab.nn.private import backward_form
 from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
 
 
@@ -92,11 +92,11 @@ def _exact(
     x: Tensor, normalized_shape: list[int], weight: Parameter, bias: Parameter, eps: float, rms: bool, owners: Owners
 ) -> tuple[Tensor, Tensor, Kept]:
     """Return the output, invvar and x̂ of the columns at risk."""
-    shape, run = tuple(normalized_shape), engines.chosen(x)
-    output, mean, invvar = run.forward(x, shape, weight, bias, eps, rms)
-    columns = run.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+    shape, engine = tuple(normalized_shape), engines.chosen(x)
+    output, mean, invvar = engine.forward(x, shape, weight, bias, eps, rms)
+    columns = engine.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
     if columns.shape[0]:
-        values = run.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+        values = engine.keep(x, mean, invvar, shape, weight, bias, eps, columns)
     else:
         values = output.new_empty((invvar.numel(), 0))
     return output, invvar.reshape(x.shape[: x.dim() - len(shape)]), Kept(columns, values)
@@ -147,7 +147,7 @@ def norm_backward(
     memory_efficient: bool,
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    """Return grad_input, then the gradients of weight and bias, without absent ones."""
     mode: MemoryEfficient = memory_efficient if columns is None else "exact"
     tensors = Saved(saved, invvar, weight, bias, columns, values, mean)
     return _computed(grad_output, tensors, How(input_dtype, tuple(normalized_shape), eps, rms, mode))
@@ -166,7 +166,7 @@ def exact_norm_held_backward(
     rms: bool,
     input_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given. handle: `exact_norm_held`'s.
+    """Return grad_input, then the gradients of weight and bias, without absent ones. handle: `exact_norm_held`'s.
 
     Raises:
         RuntimeError: the handle is a copy that hooks for saved tensors have made.
@@ -180,7 +180,7 @@ def exact_norm_held_backward(
 
 
 def _computed(grad_output: Tensor, saved: Saved, how: How) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    """Return grad_input, then the gradients of weight and bias, without absent ones."""
     found = engines.chosen(saved.tensor).backward(grad_output, saved, how)
     return [gradient for gradient in found if gradient is not None]
 
@@ -280,7 +280,7 @@ def _gradients(
     """Return the gradients of x, weight and bias."""
     saved = Saved(*ctx.saved_tensors)
     alone = grad_invvar is None and grad_values is None
-    if grad_output is not None and alone and onlooker(grad_output) != "all":
+    if grad_output is not None and alone and backward_form(grad_output) != "operations":
         return gradients.in_graph(grad_output, saved, ctx.how)
     return gradients.composed(grad_output, grad_invvar, grad_values, saved, ctx.how)
 
@@ -310,7 +310,7 @@ def _exact_norm_held_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> 
             'a compiled norm with memory_efficient="exact" has no second derivatives: use memory_efficient=False there'
         )
     (output, invvar, handle, weight, bias), how = ctx.saved_tensors, ctx.how
-    if onlooker(grad_output) == "all":
+    if backward_form(grad_output) == "operations":
         saved = Saved(output, invvar, weight, bias, *_held(handle), None)
         grad_input, *others = gradients.composed(grad_output, None, None, saved, how)
     else:

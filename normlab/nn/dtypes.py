@@ -36,9 +36,9 @@ _input_rounded = False  # no ContextVar: Dynamo of PyTorch 2.13 cannot read one
 
 @contextmanager
 def apex_autocast() -> Iterator[None]:
-    """Round inputs to the autocast dtype before apex's norms see them, for the length of a `with` block, as apex does.
+    """Round inputs to the autocast dtype before norms of apex's names see them, as apex does, inside a `with` block.
 
-    Without it, the statistics are the unrounded input's. It holds in all threads, like torch.backends' switches.
+    Outside of it, the statistics are those of the unrounded input. The switch holds in all threads.
     """
     global _input_rounded
     before, _input_rounded = _input_rounded, True
@@ -63,7 +63,7 @@ def autocast(
     dtype = torch.get_autocast_dtype(x.device.type)
     if _input_rounded:
         x = x.to(dtype)
-    elif x.dtype not in (torch.float32, dtype):
+    elif x.dtype not in (torch.float32, dtype):  # no kernel mixes float16 and bfloat16
         x = x.float()
     if weight is None and bias is None:
         if x.dtype != dtype:
@@ -78,7 +78,7 @@ def widened(parameter: Parameter) -> Parameter:
 
 
 def in_float32(x: Tensor, rule: Rule) -> bool:
-    """Return True if autocast wants a float32 output: on a GPU it lists PyTorch's norms as operations in float32."""
+    """Return True if autocast makes the output float32: on a GPU it runs PyTorch's norms in float32."""
     if rule != "torch" or x.is_meta or x.device.type == "cpu" or x.dtype is torch.float64:
         return False
     return torch.is_autocast_enabled(x.device.type)
@@ -87,22 +87,23 @@ def in_float32(x: Tensor, rule: Rule) -> bool:
 def input_is_smaller(x: Tensor, weight: Parameter, bias: Parameter, rule: Rule) -> bool:
     """Return True if a half input has a float32 output under this rule, so that saving the output would cost more.
 
-    No next layer shares the float32 output: the rule or autocast rounds it before that layer saves it.
+    The next layer does not share the float32 output: the rule or autocast rounds it before that layer saves it.
     """
     if x.dtype not in HALVES or rule not in OF_INPUT:
         return False
     return in_float32(x, rule) or any(one is not None and one.dtype is torch.float32 for one in (weight, bias))
 
 
-def ruled(output: Tensor, input: Tensor, rule: Rule) -> Tensor:
-    """Return the output of `normlab.nn.functional.norm` in the dtype of the rule."""
+def to_rule_dtype(output: Tensor, input: Tensor, rule: Rule) -> Tensor:
+    """Return a norm's output in the dtype of the rule: the kernels give the parameters' dtype."""
     return output if rule not in OF_INPUT or in_float32(input, rule) else output.to(input.dtype)
 
 
 def by_formula(norm: Any, x: Tensor, dtype: torch.dtype, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Return compute(x, weight) in the dtype of a norm's rule, for a norm that another library writes as a formula.
 
-    dtype: the input's, which x may be wider than. x and the weight are widened to a mix of dtypes that kernels take.
+    norm: a module with `weight` and `dtype_rule`. dtype: that of the norm's input, which the caller may have widened to
+    x. x and the weight are widened to a mix of dtypes that the kernels take.
     """
     weight, rule = norm.weight, norm.dtype_rule
     wide = dtype if weight.dtype is dtype else torch.promote_types(dtype, weight.dtype)
@@ -121,9 +122,9 @@ def by_formula(norm: Any, x: Tensor, dtype: torch.dtype, compute: Callable[[Tens
 
 @torch.no_grad()
 def asks_autocast(norm: torch.nn.Module, shape: Shape) -> bool:
-    """Return True if a GPU's autocast makes the norm of a half input float32, like PyTorch's. Needs no GPU."""
+    """Return True if a GPU's autocast makes the norm of a half input float32. Fake tensors find this without a GPU."""
     before = torch.is_autocast_enabled("cuda")
-    torch.set_autocast_enabled("cuda", True)  # torch.autocast would ask for a GPU
+    torch.set_autocast_enabled("cuda", True)  # torch.autocast needs a GPU
     try:
         with FakeTensorMode():
             x = torch.empty(2, *shape, dtype=torch.float16, device="cuda")

@@ -150,7 +150,7 @@ def _count(wanted: Norm) -> tuple[ColumnLists, int]:
             surveys = _planned(wanted)
         queued = {survey: survey(_Steps.count) for survey in surveys}
         own: Any = wanted.survey
-        number = wanted.number  # noted here: another thread may plan anew during the wait
+        number = wanted.number  # noted here: another thread may plan again during the wait
     surveys[0].stream.synchronize()
     for survey, lists in queued.items():
         survey.lists = lists

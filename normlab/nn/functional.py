@@ -29,7 +29,7 @@ from normlab.host.replay import CachedLaunch
 from normlab.nn import autograd, checks, custom, dtypes, engines, formulas, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import overridden
-from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, unwatched
+from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, untraced
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
@@ -178,7 +178,7 @@ def norm(
     output = _computed(function, x, normalized_shape, weight, bias, eps, options)
     if rms and x.dim() > 3:
         output = _laid_out(output, x)
-    return output if output.dtype is x.dtype else dtypes.ruled(output, x, rule)
+    return output if output.dtype is x.dtype else dtypes.to_rule_dtype(output, x, rule)
 
 
 def _computed(
@@ -260,7 +260,7 @@ def _cached_launch(
     It is called before the arguments other than x are checked: a call that finds a cached launch needs no checks, which
     saves a small call a tenth of its time.
     """
-    if not unwatched() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast():
+    if not untraced() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast():
         return None, []
     key, pointers = norms.forward_signature(x, normalized_shape, weight, bias, eps, rms)
     return replay.find(key), pointers

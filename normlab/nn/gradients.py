@@ -1,8 +1,8 @@
 """The gradients of a norm that PyTorch has to trace or to differentiate again; the engines compute all others.
 
 Second derivatives, batches of gradients and tangents must see every operation, and get `composed`. A graph that holds
-a backward gets one operator, by `in_graph`. `normlab.nn.private.onlooker` tells which of the two a backward needs; only
-`composed` takes gradients at invvar or at the kept x̂. Both functions take a norm's saved tensors as `Saved`.
+a backward gets one operator, by `in_graph`. `normlab.nn.private.backward_form` tells which of the two a backward needs.
+Only `composed` takes gradients at invvar or at the kept x̂. Both functions take a norm's saved tensors as `Saved`.
 """
 
 import torch
@@ -23,7 +23,7 @@ def composed(
     result: tuple[Parameter, Parameter, Parameter] = None, None, None
     if grad_output is not None:
         anew = saved
-        if not how.memory_efficient:  # statistics computed anew, so that autograd sees how they depend on x
+        if not how.memory_efficient:  # statistics computed again, so that autograd sees how they depend on x
             x = saved.tensor.to(saved.invvar.dtype)
             mean, invvar = formulas.statistics(x, how.shape, how.eps, how.rms)
             anew = saved._replace(mean=mean, invvar=invvar)

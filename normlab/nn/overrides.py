@@ -14,8 +14,8 @@ from torch.overrides import handle_torch_function
 
 from normlab.nn.private import has_hooks
 
-_TORCHS = torch.nn.LayerNorm(1, device="cpu")
-"""A norm of torch.nn: a tracer is asked whether it keeps such a module as one node."""
+_TORCH_NORM = torch.nn.LayerNorm(1, device="cpu")
+"""A norm of torch.nn: `leaf` asks a tracer whether it keeps this module as one node."""
 
 
 def overridden(function: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -39,7 +39,7 @@ def leaf(module: torch.nn.Module, forward: Callable[..., Any], input: Any) -> An
     if has_hooks(module) or "forward" in vars(module) or getattr(type(module), "forward", None) is not forward:
         return None
     path = input.tracer.path_of_module(module)
-    if not path or not input.tracer.is_leaf_module(_TORCHS, path):
+    if not path or not input.tracer.is_leaf_module(_TORCH_NORM, path):
         return None
     return input.tracer.create_proxy("call_module", path, (input,), {})
 

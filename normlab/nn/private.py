@@ -1,12 +1,12 @@
 """The private names of PyTorch that `normlab.nn` uses, each with a fallback for a PyTorch that lacks the name.
 
-The host functions stand below `normlab.nn`; what they need of PyTorch is in `normlab.host.arrays`, with fallbacks, too.
-Where a public function comes near, a comment names it. Every call of a norm asks these functions, so each of them is
-the quickest way to ask.
+`normlab.host.arrays` has the private names that the host functions use, with fallbacks, too. A comment says why the
+nearest public function does not do. Every call of a norm calls these functions, so each is the fastest one.
 """
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from copy import copy
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ def _found(path: str, otherwise: Any) -> Any:
     return otherwise if found is None else found
 
 
-# There is no public function for dispatch modes: torch.overrides tells of function modes only.
+# There is no public function for dispatch modes: torch.overrides has function modes only.
 _dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack", lambda: 0)
 _mode_of_kind = _found("_C._get_dispatch_mode", lambda kind: None)
 _kinds = _found("_C._TorchDispatchModeKey", None)
@@ -78,6 +78,20 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return bool(getattr(module, "_forward_hooks", True) or getattr(module, "_forward_pre_hooks", True))
 
 
+def without_hooks(module: Any) -> Any:
+    """Return a shallow copy of a module without hooks, accelerate's included.
+
+    A deep copy of a hook would copy all that the hook refers to, which may be the whole model.
+    """
+    bare = copy(module)
+    for name, value in vars(module).items():
+        if "hook" in name and isinstance(value, dict):
+            vars(bare)[name] = type(value)()
+    for name in ("forward", "_old_forward", "_hf_hook"):  # accelerate sets these
+        vars(bare).pop(name, None)
+    return bare
+
+
 def _forward_mode() -> bool:
     return getattr(forward_ad, "_current_level", -1) >= 0
 
@@ -93,13 +107,13 @@ def in_a_graph(x: Tensor) -> bool:
     return _dispatch_modes() > 0 and any(_mode_of_kind(kind) is not None for kind in _TRACERS)
 
 
-def unwatched() -> bool:
-    """Return True if no tracer, transform or dispatch mode is active: a cached launch would bypass it."""
+def untraced() -> bool:
+    """Return True if no tracer, transform or dispatch mode is active. A cached launch would bypass any of them."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _dispatch_modes() or _traced_before_autograd()
     return not (traced or transformed())
 
 
-def functions_watched() -> bool:
+def function_mode_active() -> bool:
     """Return True if a torch function mode is active other than the default device, which changes no norm."""
     return any(type(_function_mode_at(index)) is not _DeviceContext for index in range(_function_modes()))
 
@@ -132,18 +146,19 @@ def in_a_recomputation() -> bool:
     return _graph_task() >= 0 and _saving_hooks(True) is not None
 
 
-def onlooker(gradient: Tensor) -> Literal["graph", "all"] | None:
-    """Return how much of a backward PyTorch has to see: None for nothing, "graph" for operators, "all" for operations.
+def backward_form(gradient: Tensor) -> Literal["operator", "operations"] | None:
+    """Return the form in which PyTorch has to see the backward of this gradient; None: it need not see any of it.
 
-    "all" is for second derivatives, for a batch of gradients and for a gradient with a tangent.
+    "operator": one operator, which a compiler or a tracer puts into its graph. "operations": differentiable operations,
+    for second derivatives, for a batch of gradients and for a gradient with a tangent.
     """
     if torch.is_grad_enabled():
-        return "all"
-    if torch.compiler.is_compiling():  # the compiler knows no other case, and cannot trace the questions below
-        return "graph"
+        return "operations"
+    if torch.compiler.is_compiling():  # the compiler knows no other case, and cannot trace the calls below
+        return "operator"
     if _forward_mode() or batched(gradient):
-        return "all"
-    return "graph" if in_a_graph(gradient) else None
+        return "operations"
+    return "operator" if in_a_graph(gradient) else None
 
 
 def direct_apply(function: Any) -> Callable[..., Any]:

@@ -99,7 +99,7 @@ class Report(list[tuple[str, type, type]]):
 
 
 def _said(sites: tuple[tuple[str, str], ...]) -> str:
-    """Return what is fused in a layer, in words."""
+    """Return the fused calls of a layer in words."""
     words = {"added": "addition and {}", "passed": "{} and the stream past it"}
     return ", ".join(words[call].format(norm) for norm, call in sites)
 

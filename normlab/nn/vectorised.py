@@ -14,7 +14,7 @@ from normlab.kernels.exact.risk import RATIO
 from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.nn import blocks
 from normlab.nn.formulas import accumulator, composed_gradients, normalised_from_input, output_dtype, statistics, to
-from normlab.nn.private import in_a_graph, onlooker
+from normlab.nn.private import backward_form, in_a_graph
 from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
 
@@ -98,7 +98,7 @@ def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias) as `normlab.layer_norm_backward`; None for an absent parameter's."""
     tensor, invvar, weight, bias, *_, mean = saved
     wide = saved._replace(weight=to(weight, invvar.dtype), bias=to(bias, invvar.dtype))
-    once = onlooker(grad_output) is None and not in_a_graph(tensor)
+    once = backward_form(grad_output) is None and not in_a_graph(tensor)
     if not once or tensor.device.type != "cpu" or not tensor.numel():
         found = composed_gradients(grad_output, wide, how)
     elif blocks.by_one_operation(grad_output, tensor, mean, invvar, how.eps, how.memory_efficient):

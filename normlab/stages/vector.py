@@ -85,7 +85,7 @@ def widest(n2: int, *arrays: Any) -> int:
 
 
 def shifts_alike(width: int, *arrays: Any) -> bool:
-    """Return True if all arrays begin equally many elements behind a multiple of `width` elements."""
+    """Return True if all arrays begin equally many elements after a multiple of `width` elements."""
     return len({_address(array) // array.dtype.itemsize % width for array in arrays}) == 1
 
 

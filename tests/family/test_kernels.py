@@ -36,7 +36,7 @@ def test_nothing_is_found_in_any_kernel(case):
     one = example(norm, shape, dtype, last=last)
     view = family.view_of(one.x)
     sets = view.sets(norm, groups)
-    x, dy = (np.ascontiguousarray(view.laid(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
+    x, dy = (np.ascontiguousarray(view.as_stored(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
     weight, bias = (one.weight, one.bias) if affine else (None, None)
     statistics = np.float64 if dtype == "float64" else np.float32
     memory = Memory()
@@ -79,7 +79,7 @@ def test_what_kernels_before_have_made_is_touched_behind_the_wait_alone(monkeypa
     one = example(norm, (3, 4, 6, 2), last=last)
     view = family.view_of(one.x)
     sets = view.sets(norm, groups)
-    x, dy = (np.ascontiguousarray(view.laid(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
+    x, dy = (np.ascontiguousarray(view.as_stored(array)).reshape(sets.shape) for array in (one.x, one.grad_output))
     walked = kernels.walk(sets, x, x)
 
     def results(launch, memory, inputs):

@@ -35,7 +35,7 @@ def test_moments_read_every_sector_of_x_once_and_outputs_write_it_once(shape, la
     x = channels_last(x) if last else x
     view = family.view_of(x)
     sets = view.sets("batch", shape[1])
-    held = np.ascontiguousarray(view.laid(x)).reshape(sets.shape)
+    held = np.ascontiguousarray(view.as_stored(x)).reshape(sets.shape)
     output = np.empty_like(held)
     walked = kernels.walk(sets, held, output)
     pieces = np.empty((3, walked.pieces.size), np.float32)

@@ -10,7 +10,7 @@ import torch
 from normlab import head_rms_norm_backward, head_rms_norm_forward, rms_norm_backward, rms_norm_forward
 from normlab.engine import using
 from normlab.host import add_norm
-from normlab.host.places import in_place
+from normlab.host.strided import strided_rows
 from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.sim import trace
 from normlab.stages.row_map import RowMap, place_finder
@@ -112,11 +112,11 @@ MEMORY = np.arange(2 * 3 * 8 * 16, dtype=np.float32).reshape(2, 3, 8, 16)
 )
 def test_the_map_finds_each_row_or_there_is_none(kind, view, row_map):
     x = view(kind(MEMORY))
-    places, found = in_place(x)
+    memory, found = strided_rows(x)
     assert found == row_map
     if row_map is None:
-        assert places is x
+        assert memory is x
         return
     rows = x.reshape(-1, x.shape[-1])
     place_of = place_finder(row_map).py_func
-    assert all((places[place_of(row)] == rows[row]).all() for row in range(len(rows)))
+    assert all((memory[place_of(row)] == rows[row]).all() for row in range(len(rows)))

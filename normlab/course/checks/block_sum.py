@@ -1,7 +1,7 @@
 """Exercise: find the missing barrier in a block's sum, which adds the warps' sums through shared memory.
 
-One block sums row after row, and the rows share one buffer. The race needs two rows and two warps, hence the edges 2
-of both sizes. Solved in `normlab.stages.block.block_sum`.
+One block sums row after row, and the rows share one buffer. The race needs two rows and two warps, so 2 is an edge of
+both sizes. Solved in `normlab.stages.block.block_sum`.
 """
 
 from normlab.course.data import sums_case
@@ -22,8 +22,8 @@ EXERCISE = Exercise(
     example={"rows": 2, "warps": 2},
     hints=(
         "With a single row nothing is wrong. What does the second row do to the buffer?",
-        "A warp that has read all sums goes on to the next row and leaves its next sum, while another still reads.",
-        "All threads must have read before any of them writes again: cuda.syncthreads() behind the loop that reads, "
+        "A warp that has read all sums goes on to the next row and writes its sum there, while another still reads.",
+        "All threads must have read before any of them writes again: cuda.syncthreads() after the loop that reads, "
         "or before the line that writes.",
     ),
     costs=(Cost(BARRIERS, "2 for each row are enough"),),

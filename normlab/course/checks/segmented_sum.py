@@ -36,7 +36,7 @@ def sums_of_segments(x: np.ndarray, ids: np.ndarray, segments: int) -> Answer:
 
 
 def _ids(drawn: Drawn) -> np.ndarray:
-    """Return the ids of the elements, which never fall: of a few segments, of all alike, or of a random choice."""
+    """Return the elements' ids in ascending order, of all segments or, for two of the kinds, of three at most."""
     rng, n, segments = drawn.rng, drawn["n"], drawn["segments"]
     used = segments if drawn.kind in ("counting", "normal") else min(segments, 3)  # the fewer, the longer
     return np.sort(rng.choice(rng.choice(segments, used, replace=False), n)).astype(np.int32)

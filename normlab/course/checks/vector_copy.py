@@ -27,7 +27,7 @@ EXERCISE = Exercise(
     hints=(
         "When are all four elements there? first + 4 <= n.",
         "Then store_vector(y, first, load_vector(x, first, 4)); else element by element.",
-        "for i in range(first, n) is empty for the threads that lie behind the end, so it needs no guard.",
+        "for i in range(first, n) is empty for the threads beyond the end, so it needs no guard.",
     ),
     tutorial=12,
     picture=Picture(

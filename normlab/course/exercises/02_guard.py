@@ -2,8 +2,8 @@
 
 A launch has a fixed number of threads, and the data seldom has as many elements. Here 64 threads
 run, and x has 1 to 64 elements. Thread number 50 has nothing to do if x has 50 elements: there is
-no x[50]. On a GPU there would be no error message. The thread would read what lies behind x in
-memory, and write over what lies behind y.
+no x[50]. On a GPU there would be no error message. The thread would read what lies after x in
+memory, and write over what lies after y.
 
 So each thread asks first whether its element exists, and does nothing otherwise. The question is
 called a guard. An array's length is x.shape[0].

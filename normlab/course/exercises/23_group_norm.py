@@ -1,16 +1,16 @@
 """23 · Group norm from row moments.
 
-Images are (samples, channels, pixels). Group norm deals the channels out to groups of neighbours,
-and normalises all of a group's values in a sample together; weight and bias belong to channels. In
+Images are (samples, channels, pixels). Group norm cuts the channels into groups of neighbours, and
+normalises all values of a group in a sample together. Each channel has a weight and a bias. In
 NumPy:
 
     rows = x.reshape(samples * groups, channels_of_group * pixels)
     xhat = (rows - rows.mean(1, keepdims=True)) / np.sqrt(rows.var(1, keepdims=True) + eps)
     output = xhat.reshape(x.shape) * weight[:, None] + bias[:, None]
 
-As a group's channels are neighbours in memory, a group of a sample is a row, and row_moments does
-it. So this is LayerNorm, but for one thing: which channel, of all of them, does an element of a row
-belong to?
+The channels of a group are neighbours in memory, so each group of each sample is a row, and
+row_moments computes its mean and variance. This is LayerNorm, except for one question: which of all
+channels does an element of a row belong to?
 
 Checked: right for any number of channels, groups and pixels; 8 stores, of 32 sectors in all, for 2
 rows of 128 elements, and no thread that touches more than 12 elements of global memory.
@@ -28,7 +28,7 @@ from normlab.stages.row import row_moments
 
 @cuda.jit
 def group_norm(x, weight, bias, groups, pixels, eps, output):
-    """A block of 64 threads per row, and the rows of a sample below each other: sample * groups + group.
+    """One block of 64 threads per row; row = sample * groups + group.
 
     x, output: (samples * groups, channels of a group * pixels). weight, bias: (channels,).
     """

@@ -19,7 +19,7 @@ without a head.
     warp_sum_butterfly(value) → the sum over the 32 lanes, in every lane; all 32 have to call it
 
 Checked: right for any numbers of tokens, heads and columns; no barrier and no shared memory; neighbouring
-lanes load neighbours.
+lanes load neighbouring elements.
 
 To write: about 11 lines.
 

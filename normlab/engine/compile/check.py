@@ -50,7 +50,7 @@ def check_types(function: FunctionType, signature: tuple, options: dict[str, Any
     chosen: dict[str, Any] = {name: bool(options.get(name)) for name in OPTIONS}
     try:
         inspect.signature(function).bind(*signature)
-    except TypeError:  # a launch with so many arguments tells this itself
+    except TypeError:  # the launch itself raises an error for a wrong number of arguments
         return {}
     known = _known.setdefault(function, {})
     key = signature, *chosen.values()

@@ -5,18 +5,15 @@ import linecache
 import os
 import re
 import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
-from types import FunctionType, SimpleNamespace
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from numba import types
-from numba.cuda import dispatcher as _dispatcher
 from numba.cuda.compiler import compile_cuda
 
-from normlab.engine.compile.offline import _COMPILING
+from normlab.engine.compile.offline import compiling
 from normlab.engine.compile.sentences import Site, plain, sentence
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
@@ -51,22 +48,11 @@ def compiled(function: FunctionType, signature: tuple, cc: tuple[int, int] = (9,
 
     `options`: debug, lineinfo and fastmath, as `cuda.jit` takes them.
     """
-    with _COMPILING, _architecture(cc):
+    with compiling(cc):
         try:
             return compile_cuda(function, types.void, signature, cc=cc, **options)
         except Exception as error:  # Numba's errors, and Python's own that its passes raise on code unknown to them
             return _refused(error, function)
-
-
-@contextmanager
-def _architecture(cc: tuple[int, int]) -> Iterator[None]:
-    """Answer Numba, which compiles device functions for the present GPU, with cc: there may be no GPU."""
-    real = _dispatcher.get_current_device
-    _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
-    try:
-        yield
-    finally:
-        _dispatcher.get_current_device = real
 
 
 def _refused(error: Exception, function: FunctionType) -> Refusal:
@@ -81,7 +67,7 @@ def _refused(error: Exception, function: FunctionType) -> Refusal:
     if line is None:
         line = code.co_firstlineno
     elif found := re.search(r"Cannot unify .* for '([A-Za-z_]\w*)[.\w]*'", plain(error)):
-        line = _last_assignment(tree, found[1], line)  # Numba names the line at which both ways meet
+        line = _last_assignment(tree, found[1], line)  # Numba names the line at which two branches join
     return Refusal(text, line, file, plain(error))
 
 
@@ -124,7 +110,7 @@ def _function_at(file: str, line: int | None) -> ast.FunctionDef | None:
 
 
 def _last_assignment(function: ast.AST | None, name: str, line: int) -> int:
-    """Return the last line up to `line`, or in the loop that begins there, that assigns to `name`; else `line`."""
+    """Return the last line that assigns to `name`, up to `line` or the end of a loop that begins there; else `line`."""
     nodes = list(ast.walk(function)) if function is not None else []
     loops = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == line]
     last = max((node.end_lineno or line for node in loops), default=line)

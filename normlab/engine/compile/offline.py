@@ -34,6 +34,21 @@ class Cubin(NamedTuple):
     log: str
 
 
+@contextmanager
+def compiling(cc: tuple[int, int]) -> Iterator[None]:
+    """Let one thread at a time run Numba's compiler, for this compute capability.
+
+    Numba compiles device functions for the current GPU. Here there may be no GPU, so this function answers cc.
+    """
+    with _COMPILING:
+        real = _dispatcher.get_current_device
+        _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
+        try:
+            yield
+        finally:
+            _dispatcher.get_current_device = real
+
+
 def missing_libraries() -> list[str]:
     """Return which of NVIDIA's libraries that compile and link a kernel are not found here; none needs a driver."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
@@ -49,7 +64,7 @@ def missing_libraries() -> list[str]:
 
 @contextmanager
 def _named_if_missing() -> Iterator[None]:
-    """Turn an exception into CompilerMissingError where a library is missing; it is a loader's traceback otherwise."""
+    """Turn an exception into CompilerMissingError if a library is missing: the loader's own error names no remedy."""
     try:
         yield
     except Exception as error:
@@ -140,14 +155,8 @@ def _intermediate_codes(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> list[
     options = {name: kernel.targetoptions.get(name) for name in ("launch_bounds", "opt")}
     options |= {name: bool(kernel.targetoptions.get(name)) for name in ("fastmath", "lineinfo")}
     signature = tuple(map(numba_type, kinds))
-    with _COMPILING:
-        real = _dispatcher.get_current_device
-        # Numba compiles device functions for the current GPU's architecture. Here there may be no GPU, so we answer cc.
-        _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
-        try:
-            codes, _ = cuda.compile_all(
-                kernel.py_func, signature, cc=cc, output="ltoir", device=False, abi="numba", **options
-            )
-        finally:
-            _dispatcher.get_current_device = real
+    with compiling(cc):
+        codes, _ = cuda.compile_all(
+            kernel.py_func, signature, cc=cc, output="ltoir", device=False, abi="numba", **options
+        )
     return [code if isinstance(code, bytes) else bytes(code.code) for code in codes]

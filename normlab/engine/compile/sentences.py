@@ -64,7 +64,7 @@ def plain(error: BaseException) -> str:
 
 def sentence(error: BaseException, site: Site) -> tuple[str, int | None]:
     """Return why Numba refuses, in one sentence without the line, and the line."""
-    # What follows tells why each of Numba's implementations of a function does not fit.
+    # The text after this says why each of Numba's implementations of a function does not fit.
     message = re.split(r"There (?:is|are) \d+ candidate implementation", plain(error))[0]
     if node := _unknown_node(message, site):
         return UNKNOWN_NODES[type(node)], site.line or getattr(node, "lineno", None)
@@ -145,7 +145,7 @@ MESSAGES: tuple[tuple[str, str], ...] = (
 
 
 def _told_by_message(message: str, site: Site) -> str | None:
-    """Return a sentence for a message of Numba's that says itself what is wrong."""
+    """Return a sentence made from a message of Numba's that already names the mistake."""
     if (found := re.search(r"Untyped global name '(\w+)': .* <class 'type'>", message)) and hasattr(cuda, found[1]):
         return f"a kernel cannot use {found[1]} imported by its name: write cuda.{found[1]}"
     for pattern, told in MESSAGES:

@@ -19,9 +19,9 @@ WORDS = {"int32", "int64"}  # a variable of both may stay the simulator's int64:
 
 
 def types_of(result: Any) -> Types:
-    """Return what the simulator must know of a compiled kernel and of the device functions that it calls.
+    """Return the types that the simulator needs, of a compiled kernel and of the device functions that it calls.
 
-    A device function that one kernel calls with several types is left out where they differ.
+    The result leaves out a device function that the kernel calls with several types, if its variables' types differ.
     """
     found: Types = {}
     conflicting = set()
@@ -33,7 +33,7 @@ def types_of(result: Any) -> Types:
 
 
 def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, FunctionTypes]]:
-    """Yield the types of a compiled function, and of those that it calls."""
+    """Yield the types of a compiled function, and of the device functions that it calls."""
     if id(result) in done or getattr(result, "type_annotation", None) is None:
         return
     done.add(id(result))
@@ -56,9 +56,9 @@ def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, F
 
 
 def _inlined(function: FunctionType, context: Any) -> Iterator[tuple[FunctionType, FunctionType]]:
-    """Yield the functions under `@overload(inline="always")` that a function names, and what Numba takes for each.
+    """Yield the functions under `@overload(inline="always")` that a function names, each with Numba's implementations.
 
-    No call of them is left in the compiled function. What Numba has taken in other kernels counts, too.
+    The compiled function has no calls of them any more. Implementations that Numba chose in other kernels count, too.
     """
     cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
     for named in (*(function.__globals__.get(name) for name in function.__code__.co_names), *cells):
@@ -105,7 +105,7 @@ class _Function:
         self._mixed = {name for name, kinds in several.items() if len(kinds) > 1 and not kinds <= WORDS}
 
     def types(self, in_kernel: bool) -> FunctionTypes:
-        """Return what the simulator must know."""
+        """Return the types that the simulator needs of this function."""
         loads, choices, results = set(), set(), set()
         for instruction in _instructions(self._annotation):
             if isinstance(instruction, ir.Del):

@@ -27,7 +27,7 @@ LONG = ir.IntType(64)
 
 @intrinsic
 def shift_of(typing_context, array, index, width):
-    """Return how many elements `array[index]` lies behind the last multiple of `width` elements of the address space.
+    """Return how many elements `array[index]` lies after the last multiple of `width` elements of the address space.
 
     `width` is a literal power of two, the index as in `load`; the array's address is a multiple of its elements' size.
     """

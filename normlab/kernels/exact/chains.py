@@ -5,6 +5,6 @@ from normlab.kernels.plan import Chains, longest
 
 
 def with_repairs(row: Chains, column: Chains, n1: int, capacity: int) -> tuple[Chains, Chains]:
-    """Return a step's chains along a row and over n1 rows, with what is done for `capacity` kept columns."""
-    row = longest(row, correct.row_chains(capacity))
-    return row._replace(terms=row.terms + 1), longest(column, repair.column_chains(n1))  # + 1: the step adds the rest
+    """Return a step's chains along a row and over n1 rows, with the additions for `capacity` kept columns."""
+    terms, merges = longest(row, correct.row_chains(capacity))
+    return Chains(terms + 1, merges), longest(column, repair.column_chains(n1))  # + 1: the step adds the correction

@@ -96,7 +96,8 @@ def launch_backward(launch, memory, plan: FusedPlan, one: Gradients):
     kept = max(0, slots - RING_OF_TWO)
     kernel = build_backward(one.x.dtype.itemsize, plan.width, plan.across, plan.down, slots, kept)
     scratch, shared_bytes = _scratch(memory, plan, one), 2 * slots * THREADS * BYTES
-    given, results = (one.grad_output, one.x, one.mean, one.invvar, one.weight), one.results
+    given = one.grad_output, one.x, one.mean, one.invvar, one.weight
+    results = one.grad_input, one.grad_weight, one.grad_bias
     launch(kernel, *plan.blocks, *given, *scratch, *results, shared_bytes=shared_bytes)
 
 

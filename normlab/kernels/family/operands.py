@@ -1,6 +1,6 @@
 """Hold the operands of the family's passes, so that a host function takes one value instead of a dozen.
 
-Kernels themselves take their arrays one by one, as every kernel that a host launches: a launch has no tuples.
+A kernel takes its arrays one by one, because a launch cannot pass a tuple.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from normlab.kernels.family.sets import Sets
 
 @dataclass(frozen=True)
 class Outputs:
-    """The operands of a forward pass: output, and mean, invvar and variance (unbiased; or None) of every set.
+    """The operands of a forward pass, which writes output, mean, invvar and, unless it is None, the unbiased variance.
 
     x, output: `sets.shape`. weight, bias: (sets.parameters,) or None. eps: a NumPy scalar of the accumulator's dtype.
     mean, variance, invvar: (sets.total,), accumulator dtype.
@@ -28,27 +28,22 @@ class Outputs:
     output: Any
 
     @property
-    def like_x(self) -> tuple:
-        """Return the arrays that are like x."""
-        return self.x, self.output
-
-    @property
     def reading(self) -> tuple:
-        """Return the matrices that come in."""
+        """Return the arrays of x's shape that the pass reads."""
         return (self.x,)
 
     @property
     def writing(self) -> tuple:
-        """Return the matrices that go out."""
+        """Return the arrays of x's shape that the pass writes."""
         return (self.output,)
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The operands of a backward pass.
+    """The operands of a backward pass, which writes grad_input and, unless they are None, grad_weight and grad_bias.
 
-    grad_output, x, grad_input: `sets.shape`. mean, invvar, weight: as in `Outputs`. own: the statistics are those of x
-    itself. grad_weight, grad_bias: (sets.parameters,) or None.
+    grad_output, x, grad_input: `sets.shape`. mean, invvar, weight: as in `Outputs`. own: True if mean and invvar were
+    computed from x, False if they are running statistics. grad_weight, grad_bias: (sets.parameters,) or None.
     """
 
     sets: Sets
@@ -63,21 +58,11 @@ class Gradients:
     grad_bias: Any
 
     @property
-    def like_x(self) -> tuple:
-        """Return the arrays that are like x."""
-        return self.grad_output, self.x, self.grad_input
-
-    @property
     def reading(self) -> tuple:
-        """Return the matrices that come in."""
+        """Return the arrays of x's shape that the pass reads."""
         return self.grad_output, self.x
 
     @property
     def writing(self) -> tuple:
-        """Return the matrices that go out."""
+        """Return the arrays of x's shape that the pass writes."""
         return (self.grad_input,)
-
-    @property
-    def results(self) -> tuple:
-        """Return all arrays that a pass writes."""
-        return self.grad_input, self.grad_weight, self.grad_bias

@@ -133,7 +133,7 @@ class Pass(Rung):
 def planned(way: Callable[..., bool], operands: Any, device: Device) -> Plan | Refusal:
     """Return the plan of a way: what it launches for operands without memory."""
     # the ways take arrays without memory as they take others: they look at shapes, dtypes and addresses alone
-    walked = walk(operands.sets, *operands.like_x, device=device)
+    walked = walk(operands.sets, *operands.reading, *operands.writing, device=device)
     recording = Recording(operands, operands.x.pointer & -operands.x.pointer)
     if not way(recording.launch, recording, walked, operands):
         return Refusal(REFUSED[way.__name__])

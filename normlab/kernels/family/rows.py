@@ -102,7 +102,7 @@ def build(dtype, thread_map: ThreadMap, rows: int):
 def launch_rows(launch, one: Outputs) -> bool:
     """Queue the kernel and return True if a block can hold a set, else return False."""
     sets = one.sets
-    thread_map = thread_map_for(sets, widest(sets.run, *one.like_x))
+    thread_map = thread_map_for(sets, widest(sets.run, one.x, one.output))
     if thread_map is None or one.invvar.dtype.itemsize != 4:  # float64 would need twice the registers
         return False
     # a set of several warps has a block to itself, because its sums go through shared memory and a barrier
@@ -111,7 +111,7 @@ def launch_rows(launch, one: Outputs) -> bool:
     if grid > GRID_LIMIT:
         return False
     kernel = build(accumulator(one.invvar), thread_map, rows)
-    x, output = (reshaped(array, (sets.total, sets.values)) for array in one.like_x)
+    x, output = (reshaped(array, (sets.total, sets.values)) for array in (one.x, one.output))
     view = np.int64(sets.sets), np.int64(sets.run)
     given, results = (x, one.weight, one.bias, one.eps, *view), (one.mean, one.invvar, output)
     launch(kernel, grid, (thread_map.threads, rows), *given, *results)

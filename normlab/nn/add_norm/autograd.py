@@ -15,7 +15,7 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.add_norm import launched, vectorised
 from normlab.nn.add_norm.how import AddHow
-from normlab.nn.private import direct_apply, onlooker
+from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Gradients, Parameter, Saved
 
 
@@ -25,15 +25,15 @@ def chosen(x: Tensor) -> ModuleType:
 
 
 class AddNorm(torch.autograd.Function):
-    """apply(x, residual, weight, bias, how) -> (output, new_residual or None, and invvar if it is saved)."""
+    """Compute apply(x, residual, weight, bias, how) -> (output, new_residual or None, and invvar if it is saved)."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow
     ) -> tuple[Tensor | None, ...]:
         """Return the results."""
-        ctx.run = chosen(x)
-        output, new_residual, mean, invvar = ctx.run.forward(x, residual, weight, bias, how)
+        ctx.engine = chosen(x)
+        output, new_residual, mean, invvar = ctx.engine.forward(x, residual, weight, bias, how)
         ctx.set_materialize_grads(False)
         ctx.how, ctx.dtype = how, new_residual.dtype
         returned = None if residual is None else new_residual
@@ -48,7 +48,7 @@ class AddNorm(torch.autograd.Function):
         ctx: Any, grad_output: Parameter, grad_residual: Parameter, grad_invvar: Parameter = None
     ) -> tuple[Parameter, ...]:
         """Return the gradients of x, the residual, weight and bias."""
-        return *gradients(ctx, grad_output, grad_residual, grad_invvar, ctx.run.backward), None
+        return *gradients(ctx, grad_output, grad_residual, grad_invvar, ctx.engine.backward), None
 
 
 apply = direct_apply(AddNorm)
@@ -59,21 +59,21 @@ def gradients(
     grad_output: Parameter,
     grad_residual: Parameter,
     grad_invvar: Parameter,
-    once: Callable[..., Gradients],
+    backward: Callable[..., Gradients],
 ) -> tuple[Parameter, Parameter, Parameter, Parameter]:
-    """Return the gradients of x, the residual, weight and bias, by `once` unless PyTorch has to see more of them.
+    """Return the gradients of x, the residual, weight and bias, by `backward` unless PyTorch has to see more.
 
     ctx has saved a `Saved` without kept columns, and it has `how` and the residual's dtype.
     """
     tensor, invvar, weight, bias, mean = ctx.saved_tensors
     saved, dtype = Saved(tensor, invvar, weight, bias, None, None, mean), ctx.dtype
-    looks_on = "all" if grad_output is None or grad_invvar is not None else onlooker(grad_output)
-    if looks_on != "all" and grad_residual is not None and onlooker(grad_residual) == "all":
-        looks_on = "all"
-    if looks_on == "all":
+    form = "operations" if grad_output is None or grad_invvar is not None else backward_form(grad_output)
+    if form != "operations" and grad_residual is not None and backward_form(grad_residual) == "operations":
+        form = "operations"
+    if form == "operations":
         found = vectorised.composed_backward(grad_output, grad_residual, grad_invvar, saved, ctx.how, dtype)
     else:
-        function = by_operator if looks_on == "graph" else once
+        function = by_operator if form == "operator" else backward
         found = function(grad_output, grad_residual, saved, ctx.how, dtype)  # type: ignore[arg-type]
     grad, grad_weight, grad_bias = found
     of_x, of_residual, *_ = ctx.needs_input_grad

@@ -47,9 +47,9 @@ def add_layer_norm(
             dtype, and is rounded to it before it is normalised.
         weight, bias: (n,); each may be None. The output has their dtype, or without them the residual's.
         eps: added to the biased variance.
-        dropout: the probability of an element of x to be left out of the sum; the others are divided by 1 - dropout.
+        dropout: the probability that an element of x is left out of the sum; all others are divided by 1 - dropout.
             It is PyTorch's dropout, in a kernel of its own that runs first, so `torch.manual_seed` repeats it.
-        memory_efficient: which tensor the backward keeps. False: new_residual, which nothing else keeps. True: the
+        memory_efficient: which tensor the backward keeps. False: new_residual, which no layer keeps. True: the
             output, which a linear layer that follows keeps anyway; gradients are then wrong where a weight is small,
             as in `normlab.nn.layer_norm`. "exact": the output and the columns of x̂ whose weight is small; then an
             addition runs first, and the plain norm's exact mode follows.

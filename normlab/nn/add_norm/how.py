@@ -10,9 +10,9 @@ from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 
 
 class AddHow(NamedTuple):
-    """What a forward and its backward need beside tensors. offset: gamma is weight + offset.
+    """The options of a forward and its backward. offset: gamma is weight + offset.
 
-    memory_efficient: "exact" goes no further than `functional`.
+    memory_efficient: "exact" only in `functional`, which adds first and then calls a plain norm with "exact".
     """
 
     eps: float
@@ -21,7 +21,7 @@ class AddHow(NamedTuple):
     memory_efficient: MemoryEfficient
 
     def plain(self, saved: Saved, dtype: torch.dtype) -> How:
-        """Return the options of the plain norm behind it, whose grad_input has this dtype."""
+        """Return the options of the norm after the addition. dtype: of grad_input."""
         return How(dtype, tuple(saved.tensor.shape[-1:]), self.eps, self.rms, self.memory_efficient)
 
     def gamma(self, weight: Parameter, like: Tensor) -> Parameter:

@@ -59,7 +59,7 @@ def add_norm_backward(
     memory_efficient: bool,
     residual_dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Return the gradient of x and the residual, then those of weight and bias as far as these are given."""
+    """Return the gradient of x and the residual, then the gradients of weight and bias, without absent ones."""
     tensors, how = Saved(saved, invvar, weight, bias, None, None, mean), AddHow(eps, rms, offset, memory_efficient)
     found = chosen(saved).backward(grad_output, grad_residual, tensors, how, residual_dtype)
     return [gradient for gradient in found if gradient is not None]

@@ -1,12 +1,12 @@
-"""The family on a CPU, by PyTorch's own kernels: of the input where they are exact enough, else of x - mean.
+"""Compute the family on a CPU by PyTorch's own kernels, from x where they are exact enough, else from x - mean.
 
 The functions are those of `normlab.nn.family.vectorised`, which documents them. Instance norm is group norm with a
 channel per group, except that evaluation, and training that tracks running statistics, are batch norm as in PyTorch.
 
-PyTorch computes x · invvar gamma + (beta - mean invvar gamma), which cancels where a mean is far from 0. So `far` asks
-for such means. The error of a float32 output, at a mean of 1e6 and a spread of 1:
+PyTorch computes x · invvar gamma + (beta - mean invvar gamma), which cancels where a mean is far from 0. `far` finds
+such means. The error of a float32 output, at a mean of 1e6 and a standard deviation of 1:
 
-| computed of | channels first | channels last |
+| computed from | channels first | channels last |
 | --- | --- | --- |
 | x | 1e-2 | no digit is right |
 | x - mean | 1e-7 | 1e-7 |
@@ -35,7 +35,7 @@ CHUNK = 2**18  # float32 values that fit into a core's second-level cache
 
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar); the running statistics change in place where norm.own."""
-    given = given._replace(x=norm.laid(given.x))
+    given = given._replace(x=norm.in_layout(given.x))
     if not given.x.numel():
         return vectorised.forward(norm, given)
     if not norm.own:
@@ -54,7 +54,7 @@ def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias); None for an absent parameter's."""
-    x = norm.laid(x)
+    x = norm.in_layout(x)
     if not x.numel():
         return vectorised.backward(grad_output, x, mean, invvar, norm, weight, bias)
     # dy gets x's layout: from another layout PyTorch's batch norm adds up halves in halves, and misses the bound by a
@@ -74,7 +74,7 @@ def backward(
 
 
 def _as_given(gradients: tuple[Tensor, Tensor, Tensor], weight: Parameter, bias: Parameter) -> Gradients:
-    """Return the gradients, those of the parameters in the parameters' dtypes, or None for an absent parameter."""
+    """Return the gradients; a parameter's gradient has its dtype, and is None if the parameter is absent."""
     grad_input, grad_weight, grad_bias = gradients
     return (
         grad_input,
@@ -201,7 +201,7 @@ def pieces(norm: Norm, x: Tensor) -> Iterator[Piece]:
 
 
 def _train_by_pieces(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, mean, invvar), computed piece by piece of x - mean, which loses no digits."""
+    """Return (output, mean, invvar), computed piece by piece from x - mean, which loses no digits."""
     x, *parameters, momentum, eps = given
     output = torch.empty_like(x, memory_format=norm.output_layout(x))
     mean, invvar = (x.new_empty(norm.statistics_shape(x), dtype=accumulator(x.dtype)) for _ in range(2))
@@ -213,7 +213,7 @@ def _train_by_pieces(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _train_centred(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, mean, invvar), computed of x - mean. Its own small mean is added to the mean."""
+    """Return (output, mean, invvar), computed from x - mean. Its own small mean is added to the mean."""
     values = norm.split(given.x)
     shift = values.mean(norm.over(values), dtype=accumulator(given.x.dtype))
     output, rest, invvar, updated = _train(norm, given._replace(x=_less(values, shift, norm)))
@@ -242,7 +242,7 @@ def _backward_by_pieces(
 def _backward_centred(
     norm: Norm, dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, weight and bias of instance or group norm, in accumulator precision, by x - mean."""
+    """Return the gradients of x, weight and bias of instance or group norm, in accumulator precision, from x - mean."""
     values = _less(norm.split(x), mean, norm)
     dy = dy.to(values.dtype).contiguous(memory_format=norm.layout(values))
     return torch.ops.aten.native_group_norm_backward(
@@ -252,4 +252,4 @@ def _backward_centred(
 
 def _less(values: Tensor, mean: Tensor, norm: Norm) -> Tensor:
     """Return x - mean for an input split into sets: no longer split, in accumulator precision, in the norm's layout."""
-    return norm.laid((values - vectorised.column(mean, values)).flatten(1, 2))
+    return norm.in_layout((values - vectorised.column(mean, values)).flatten(1, 2))

@@ -2,7 +2,7 @@
 
 Called by `normlab.nn.family.functional`. A first derivative uses the engine of the forward. With create_graph=True it
 is composed of differentiable operations (`normlab.nn.family.vectorised`) on any device. Running statistics change in
-place, so the backward of an evaluation keeps a copy of them.
+place, so an evaluation's forward saves a copy of them for its backward.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.family import aten, launched, vectorised
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.private import onlooker
+from normlab.nn.private import backward_form
 from normlab.nn.shapes import Gradients, Parameter
 
 
@@ -27,39 +27,39 @@ def chosen(x: Tensor) -> ModuleType:
 
 
 class FamilyNorm(torch.autograd.Function):
-    """apply(norm, *given) -> output; given: the elements of a `Given`."""
+    """Compute apply(norm, *given) -> output, where given are the fields of a `Given`, and its gradients."""
 
     @staticmethod
     def forward(ctx: Any, norm: Norm, *given: Any) -> Tensor:
         """Return the output."""
-        taken = Given(*given)
-        ctx.run, ctx.how = chosen(taken.x), (norm, taken.eps)
-        output, mean, invvar = ctx.run.forward(norm, taken)
-        ctx.save_for_backward(taken.x, mean, invvar, taken.weight, taken.bias)
+        arguments = Given(*given)
+        ctx.engine, ctx.how = chosen(arguments.x), (norm, arguments.eps)
+        output, mean, invvar = ctx.engine.forward(norm, arguments)
+        ctx.save_for_backward(arguments.x, mean, invvar, arguments.weight, arguments.bias)
         return output
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, weight and bias."""
-        grad_input, *affine = gradients(ctx, grad_output, ctx.run.backward)
+        grad_input, *affine = gradients(ctx, grad_output, ctx.engine.backward)
         return None, grad_input, None, None, *affine, None, None
 
 
-def gradients(ctx: Any, grad_output: Tensor, once: Callable[..., Gradients]) -> Gradients:
-    """Return the gradients of x, weight and bias, by `once` unless they have to be differentiable themselves.
+def gradients(ctx: Any, grad_output: Tensor, backward: Callable[..., Gradients]) -> Gradients:
+    """Return the gradients of x, weight and bias, by `backward` unless PyTorch has to see operators or operations.
 
     ctx has saved x, mean, invvar, weight and bias, and it has norm and eps as `ctx.how`.
     """
     x, mean, invvar, weight, bias = ctx.saved_tensors
     norm, eps = ctx.how
-    looks_on = onlooker(grad_output)
-    if looks_on == "graph":
-        once = by_operator
-    elif looks_on == "all":
-        once = vectorised.backward
-        if norm.own:  # computed anew, so that autograd sees how they depend on x
+    form = backward_form(grad_output)
+    if form == "operator":
+        backward = by_operator
+    elif form == "operations":
+        backward = vectorised.backward
+        if norm.own:  # computed again, so that autograd sees how they depend on x
             mean, invvar = vectorised.statistics(x, norm, eps)
-    return once(grad_output, x, mean, invvar, norm, weight, bias)
+    return backward(grad_output, x, mean, invvar, norm, weight, bias)
 
 
 def by_operator(

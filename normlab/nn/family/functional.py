@@ -113,7 +113,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
         checks.check_batched(norm, given)
         return vectorised.forward(norm, given)[0]
     if norm.kind != "batch":  # the backward keeps this copy, as in PyTorch; batch norm takes any strides
-        given = given._replace(x=norm.laid(x))
+        given = given._replace(x=norm.in_layout(x))
     if in_a_graph(x):
         return operators.apply(norm, given)
     if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in given):

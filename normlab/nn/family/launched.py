@@ -14,7 +14,7 @@ from normlab.nn.shapes import Gradients, Parameter
 def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar)."""
     x, running_mean, running_var, weight, bias, momentum, eps = given
-    x = norm.laid(x)
+    x = norm.in_layout(x)
     with world(x):
         if norm.groups is not None:
             return family.group_norm(x, norm.groups, weight, bias, eps=eps)
@@ -28,7 +28,7 @@ def backward(
     grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, norm: Norm, weight: Parameter, bias: Parameter
 ) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias)."""
-    x = norm.laid(x)
+    x = norm.in_layout(x)
     with world(x):
         if norm.groups is not None:
             return family.group_norm_backward(grad_output, x, mean, invvar, norm.groups, weight, bias)

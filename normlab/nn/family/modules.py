@@ -18,28 +18,28 @@ from normlab.nn.family import functional
 from normlab.nn.formulas import accumulator
 from normlab.nn.overrides import cannot_be_scripted, leaf
 
-_TORCHS = torch.nn.GroupNorm(1, 1, device="cpu")
-"""A norm of torch.nn: a tracer is asked whether it keeps such a module as one node."""
+_TORCH_NORM = torch.nn.GroupNorm(1, 1, device="cpu")
+"""A norm of torch.nn: `_OneNode` asks a tracer whether it keeps this module as one node."""
 
 
 class _OneNode(torch.nn.Module):
     """A norm that `torch.fx.symbolic_trace` keeps as one node of its graph, as it keeps torch.nn's own modules.
 
-    A trace of the forward would fail in checks of shapes, because a proxy has no shape, and its graph would not count
-    the batches.
+    A trace of the forward would fail in checks of shapes, because a proxy has no shape. Its graph would not count the
+    batches either.
     """
 
     def __call__(self, input: Any, *rest: Any, **options: Any) -> Any:
         """Return the output, or its proxy while torch.fx traces."""
         if isinstance(input, Proxy) and isinstance(tracer := input.tracer, Tracer):
             path = tracer.path_of_module(self)
-            if tracer.is_leaf_module(_TORCHS, path):
+            if tracer.is_leaf_module(_TORCH_NORM, path):
                 return tracer.create_proxy("call_module", path, (input, *rest), options)
         return super().__call__(input, *rest, **options)
 
 
 def _symbolic(input: Tensor) -> bool:
-    """Return True if torch.fx traces the module's inside: the graph cannot hold the checks of shapes."""
+    """Return True if torch.fx traces the inside of the module, where a proxy has no shape to check."""
     if torch.jit.is_scripting():
         return False
     else:  # in a branch, because TorchScript leaves out only branches
@@ -145,7 +145,7 @@ class RMSNorm(torch.nn.RMSNorm):
     """
 
     __prepare_scriptable__ = cannot_be_scripted
-    offset: float = 0.0  # of modules pickled by normlab 0.1
+    offset: float = 0.0  # the value of a module that normlab 0.1 pickled without an offset
 
     def __init__(
         self,

@@ -60,8 +60,8 @@ class Norm(NamedTuple):
         """Return the memory format of torch.nn.functional's output: `layout`, except for strides of axes of size 1."""
         return torch.contiguous_format if self.kind == "batch" and x.is_contiguous() else self.layout(x)
 
-    def laid(self, x: Tensor) -> Tensor:
-        """Return x in the memory format `layout`: itself, or a copy. Instance norm wants canonical strides."""
+    def in_layout(self, x: Tensor) -> Tensor:
+        """Return x in the memory format `layout`: itself, or a copy. For instance norm the strides are canonical."""
         if not x.is_contiguous():
             return x.contiguous(memory_format=self.layout(x))
         if self.kind == "instance" and suggested(x) is not torch.contiguous_format:

@@ -2,7 +2,8 @@
 
 Called by `normlab.nn.family.functional`, for the graphs of torch.compile and torch.export. An operator with a gradient
 must not change its arguments, so the updated running statistics are a result. `apply` copies them to the caller's
-tensors, and the graph holds these copies. An operator's schema knows no tuples, so `Norm` and `Given` come one by one.
+tensors, and the graph holds these copies. An operator's schema has no tuples, so an operator takes the fields of `Norm`
+and `Given` one by one.
 """
 
 from typing import Any
@@ -58,7 +59,7 @@ def family_norm_backward(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> list[Tensor]:
-    """Return grad_input, then the gradients of weight and bias as far as these are given."""
+    """Return grad_input, then the gradients of weight and bias, without absent ones."""
     every = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
     return [gradient for gradient in every if gradient is not None]
 

@@ -1,4 +1,4 @@
-"""The family by PyTorch's own operations, in accumulator precision: one formula for all norms; rounded once.
+"""Compute the family by PyTorch's own operations, in accumulator precision: one formula for all norms; rounded once.
 
 Everything here is differentiable. Transforms and second derivatives use it on every device. It also computes CPU
 tensors without elements (`normlab.nn.family.aten`) and tensors on devices without kernels. A group of channels is a
@@ -72,7 +72,7 @@ def backward(
     grad_input has the strides of `dense(norm, x)`.
     """
     x, wide = dense(norm, x), invvar.dtype
-    values, dy = norm.split(x.to(wide)), norm.split(lying_as(x, grad_output).to(wide))
+    values, dy = norm.split(x.to(wide)), norm.split(with_strides_of(x, grad_output).to(wide))
     xhat = normalised(values, mean, invvar)
     g = dy if weight is None else dy * along(weight, values)
     if norm.own:
@@ -106,11 +106,11 @@ def along(parameter: Tensor, values: Tensor) -> Tensor:
 
 def dense(norm: Norm, x: Tensor) -> Tensor:
     """Return x in the memory format of torch.nn.functional; a batch made by vmap has the contiguous format only."""
-    return x.contiguous() if batched(x) else norm.laid(x)
+    return x.contiguous() if batched(x) else norm.in_layout(x)
 
 
-def lying_as(x: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor of x's shape with x's strides; x is dense. A batch stays, because its strides are not known."""
+def with_strides_of(x: Tensor, tensor: Tensor) -> Tensor:
+    """Return `tensor`, of x's shape, with x's strides; x is dense. A vmap's batch stays: its strides are unknown."""
     if tensor.stride() == x.stride() or batched(tensor):
         return tensor
     return torch.empty_like(x, dtype=tensor.dtype).copy_(tensor)

@@ -13,7 +13,7 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.gated_norm import launched, vectorised
 from normlab.nn.gated_norm.how import GateHow, GateSaved
-from normlab.nn.private import direct_apply, onlooker
+from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Parameter
 
 
@@ -23,13 +23,13 @@ def chosen(x: Tensor) -> ModuleType:
 
 
 class GatedNorm(torch.autograd.Function):
-    """apply(x, gate, weight, how) -> (output, and invvar if it is saved)."""
+    """Compute apply(x, gate, weight, how) -> (output, and invvar if it is saved) and the gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gate: Tensor, weight: Parameter, how: GateHow) -> tuple[Tensor, ...]:
         """Return the results."""
-        ctx.run, ctx.how = chosen(x), how
-        output, invvar = ctx.run.forward(x, gate, weight, how)
+        ctx.engine, ctx.how = chosen(x), how
+        output, invvar = ctx.engine.forward(x, gate, weight, how)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(output if how.memory_efficient else x, gate, invvar, weight)
         return (output, invvar) if how.memory_efficient else (output,)
@@ -37,24 +37,24 @@ class GatedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Parameter, grad_invvar: Parameter = None) -> tuple[Parameter, ...]:
         """Return the gradients of x, the gate and the weight."""
-        return *gradients(ctx, grad_output, grad_invvar, ctx.run.backward), None
+        return *gradients(ctx, grad_output, grad_invvar, ctx.engine.backward), None
 
 
 apply = direct_apply(GatedNorm)
 
 
 def gradients(
-    ctx: Any, grad_output: Parameter, grad_invvar: Parameter, once: Callable[..., Any]
+    ctx: Any, grad_output: Parameter, grad_invvar: Parameter, backward: Callable[..., Any]
 ) -> tuple[Parameter, Parameter, Parameter]:
-    """Return the gradients of x, the gate and the weight, by `once` unless PyTorch has to see more of them.
+    """Return the gradients of x, gate and weight, by `backward` unless PyTorch has to see operators or operations.
 
     ctx has saved a `GateSaved`, and it has `how`.
     """
     saved = GateSaved(*ctx.saved_tensors)
-    looks_on = "all" if grad_output is None or grad_invvar is not None else onlooker(grad_output)
-    if looks_on == "all":
+    form = "operations" if grad_output is None or grad_invvar is not None else backward_form(grad_output)
+    if form == "operations":
         return vectorised.composed_backward(grad_output, grad_invvar, saved, ctx.how)
-    return (by_operator if looks_on == "graph" else once)(grad_output, saved, ctx.how)  # type: ignore[arg-type]
+    return (by_operator if form == "operator" else backward)(grad_output, saved, ctx.how)  # type: ignore[arg-type]
 
 
 def by_operator(grad_output: Tensor, saved: GateSaved, how: GateHow) -> tuple[Tensor, Tensor, Parameter]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normlab.host.gated_norm import check_order
+from normlab.host.gated_norm import check_options
 from normlab.nn import checks
 from normlab.nn.functional import LEFT_TO_PYTORCH
 from normlab.nn.gated_norm import autograd, operators, vectorised
@@ -50,7 +50,7 @@ def gated_rms_norm(
         return handle_torch_function(gated_rms_norm, given, *given, eps, **options)
     if not torch.jit.is_tracing():  # a trace has tensors as sizes
         _check(x, gate, weight, eps)
-    check_order(norm_before_gate, memory_efficient)
+    check_options(norm_before_gate, memory_efficient)
     how = GateHow(eps, norm_before_gate, memory_efficient)
     if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
         weight = _in_autocast_dtype(x, weight)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.host.gated_norm import check_order
+from normlab.host.gated_norm import check_options
 from normlab.nn.add_norm.modules import one_dimension
 from normlab.nn.gated_norm.functional import gated_rms_norm
 from normlab.nn.overrides import cannot_be_scripted
@@ -34,7 +34,7 @@ class GatedRMSNorm(torch.nn.RMSNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check_order(norm_before_gate, memory_efficient)
+        check_options(norm_before_gate, memory_efficient)
         super().__init__(one_dimension("a gated norm", normalized_shape), eps, elementwise_affine, device, dtype)
         self.norm_before_gate, self.memory_efficient = norm_before_gate, memory_efficient
 

@@ -63,7 +63,7 @@ def composed_backward(
     if grad_output is None and grad_invvar is None:
         return None, None, None
     anew = saved
-    if not how.memory_efficient:  # invvar computed anew, so that autograd sees how it depends on x
+    if not how.memory_efficient:  # invvar computed again, so that autograd sees how it depends on x
         values = saved.tensor.to(saved.invvar.dtype)
         if not how.norm_before_gate:
             values = values * silu(saved.gate.to(values.dtype))

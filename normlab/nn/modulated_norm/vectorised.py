@@ -45,7 +45,7 @@ def backward(grad_output: Tensor, saved: ModulatedSaved) -> tuple[Tensor, Tensor
 
 
 def composed_backward(grad_output: Tensor, saved: ModulatedSaved, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients as `backward`, with statistics computed anew, so that autograd sees how they depend on x."""
+    """Return the gradients as `backward`, from statistics computed again, so autograd sees how they depend on x."""
     mean, invvar = statistics(saved.x.to(saved.invvar.dtype), saved.x.shape[-1:], eps, False)
     assert mean is not None  # of a LayerNorm
     return backward(grad_output, saved._replace(mean=mean, invvar=invvar))

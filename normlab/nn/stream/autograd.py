@@ -1,7 +1,8 @@
 """A norm in the residual stream as an autograd function that returns the stream beside the output.
 
-With a residual the stream is x + residual. Without one it is x, so that the backward gets the gradient of the stream
-past the norm, and one kernel adds it to the norm's own: otherwise PyTorch adds both in a pass over three matrices.
+With a residual the stream is x + residual. Without one it is x. The backward then gets the gradient of the stream past
+the norm, and one kernel adds it to the norm's own gradient. Otherwise PyTorch would add the two in a pass over three
+matrices.
 """
 
 from typing import Any
@@ -17,9 +18,9 @@ from normlab.nn.stream.saving import keeps_output, saved
 
 
 class StreamNorm(torch.autograd.Function):
-    """apply(x, residual, weight, bias, how, mode, owners, past) -> (output, stream, and invvar if it is saved).
+    """Compute apply(x, residual, weight, bias, how, mode, owners, past) -> (output, stream, and invvar if it is saved).
 
-    past: False returns None in place of the stream, for a norm that nothing passes by.
+    past: False returns None in place of the stream, for a norm whose caller does not use the stream.
     """
 
     @staticmethod
@@ -35,8 +36,8 @@ class StreamNorm(torch.autograd.Function):
         past: bool,
     ) -> tuple[Parameter, ...]:
         """Return the results."""
-        ctx.run = chosen(x)
-        output, stream, mean, invvar = ctx.run.forward(x, residual, weight, bias, how)
+        ctx.engine = chosen(x)
+        output, stream, mean, invvar = ctx.engine.forward(x, residual, weight, bias, how)
         keeps = keeps_output(mode, invvar, output, (weight, bias), owners, how)
         ctx.set_materialize_grads(False)
         ctx.how, ctx.dtype, ctx.past = how._replace(memory_efficient=keeps), stream.dtype, past
@@ -50,7 +51,7 @@ class StreamNorm(torch.autograd.Function):
         ctx: Any, grad_output: Parameter, grad_stream: Parameter, grad_invvar: Parameter = None
     ) -> tuple[Parameter, ...]:
         """Return the gradients of x, the residual, weight and bias."""
-        return *gradients(ctx, grad_output, grad_stream, grad_invvar, ctx.run.backward), None, None, None, None
+        return *gradients(ctx, grad_output, grad_stream, grad_invvar, ctx.engine.backward), None, None, None, None
 
 
 apply = direct_apply(StreamNorm)

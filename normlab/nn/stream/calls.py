@@ -1,8 +1,8 @@
 """The calls that fused layers make: a norm module with the addition before it, or with the stream past it.
 
-Each call has a plain way, the addition and the module's own call, which hooks, tracers, transforms, tensor subclasses
-and every other caller that wants to see the two get. The quick way is for plain tensors, eager or in a graph of
-torch.compile, and for a norm that nothing watches.
+Each call is fused for plain tensors, eager or in a graph of torch.compile, and for a norm without hooks. With hooks,
+tracers, transforms or tensor subclasses, which must see the addition and the norm apart, it is the addition and then
+the module's own call.
 """
 
 from typing import Any, NamedTuple
@@ -21,9 +21,9 @@ from normlab.nn.private import (
     PLAIN,
     any_autocast,
     any_global_hooks,
-    functions_watched,
+    function_mode_active,
     parameter_of,
-    unwatched,
+    untraced,
 )
 from normlab.nn.shapes import MemoryEfficient, Owners, Parameter
 from normlab.nn.stream import autograd
@@ -38,9 +38,9 @@ def added(norm: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         wider = torch.promote_types(left.dtype, right.dtype)
         # the sum has the wider dtype, and so the residual must have it
         x, residual = (left, right) if right.dtype is wider else (right, left)
-        asked = _asked(norm, x, residual) if residual.dtype is wider else None
-        if asked is not None:
-            return _computed(x, residual, asked)
+        call = _norm_call(norm, x, residual) if residual.dtype is wider else None
+        if call is not None:
+            return _computed(x, residual, call)
     total = left + right
     return norm(total), total
 
@@ -48,9 +48,9 @@ def added(norm: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def passed(norm: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return (norm(x), x). The backward adds the gradient of the returned x to the norm's own in one call."""
     if torch.is_grad_enabled() and _alone(norm) and _plain(x):
-        asked = _asked(norm, x, None)
-        if asked is not None:
-            return _computed(x, None, asked)
+        call = _norm_call(norm, x, None)
+        if call is not None:
+            return _computed(x, None, call)
     return norm(x), x
 
 
@@ -59,9 +59,9 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
 
     The norm goes over the last dimension, and its dtype_rule is not torch.nn's.
     """
-    asked = _asked(norm, x, None) if _plain(x) else None
-    if asked is not None:
-        return _computed(x, None, asked, past=False)[0]
+    call = _norm_call(norm, x, None) if _plain(x) else None
+    if call is not None:
+        return _computed(x, None, call, past=False)[0]
 
     def compute(x: Tensor, weight: Tensor) -> Tensor:
         return offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
@@ -69,8 +69,11 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
     return dtypes.by_formula(norm, x, x.dtype, compute)
 
 
-class Asked(NamedTuple):
-    """What a norm module is asked for. owners: the module's parameters; parameters: perhaps casts of them."""
+class NormCall(NamedTuple):
+    """The arguments of a norm's fused call. owners: the module's weight and bias; parameters: these, or casts of them.
+
+    mode: memory_efficient. dtype: the output is rounded to it; None: the output has the kernel's dtype.
+    """
 
     parameters: Owners
     owners: Owners
@@ -80,7 +83,7 @@ class Asked(NamedTuple):
 
 
 def _alone(norm: Any) -> bool:
-    """Return True if a call of the module does nothing but its class's forward."""
+    """Return True if a call of the module runs the forward of its class and no hook."""
     if not isinstance(norm, (FusedLayerNorm, FusedRMSNorm)) or "forward" in norm.__dict__:
         return False
     for name in HOOKS:
@@ -90,8 +93,8 @@ def _alone(norm: Any) -> bool:
 
 
 def _plain(*tensors: Any) -> bool:
-    """Return True if the quick way computes these tensors: plain ones of one shape and device, watched by nothing."""
-    if traced.wanted():  # the compiler fuses the two itself
+    """Return True if a fused call takes these tensors: plain, of one shape and device; no tracer or mode is active."""
+    if traced.wanted():  # the compiler fuses addition and norm itself
         return False
     first = tensors[0]
     for one in tensors:
@@ -101,11 +104,11 @@ def _plain(*tensors: Any) -> bool:
             return False
     if torch.compiler.is_dynamo_compiling():  # torch.export, too, if it is strict
         return True
-    return unwatched() and not (has_torch_function_variadic(*tensors) and functions_watched())
+    return untraced() and not (has_torch_function_variadic(*tensors) and function_mode_active())
 
 
-def _asked(norm: Any, x: Tensor, residual: Parameter) -> Asked | None:
-    """Return what a norm of this sum is asked for; None if the quick way cannot compute it."""
+def _norm_call(norm: Any, x: Tensor, residual: Parameter) -> NormCall | None:
+    """Return the call for the norm of x + residual, or of x; None if no fused call computes it."""
     like, rule = x if residual is None else residual, norm.dtype_rule
     rms = isinstance(norm, FusedRMSNorm)
     weight, bias = owners = parameter_of(norm, "weight"), None if rms else parameter_of(norm, "bias")
@@ -125,16 +128,16 @@ def _asked(norm: Any, x: Tensor, residual: Parameter) -> Asked | None:
     if mode and dtypes.input_is_smaller(like, weight, bias, rule):
         mode = False
     how = AddHow(_eps(norm, like), rms, getattr(norm, "offset", 0.0), False)
-    return Asked((weight, bias), owners, how, mode, like.dtype if rule in dtypes.OF_INPUT else None)
+    return NormCall((weight, bias), owners, how, mode, like.dtype if rule in dtypes.OF_INPUT else None)
 
 
 def _eps(norm: Any, x: Tensor) -> float:
     return torch.finfo(accumulator(x.dtype)).eps if norm.eps is None else norm.eps
 
 
-def _computed(x: Tensor, residual: Parameter, asked: Asked, past: bool = True) -> tuple[Tensor, Tensor]:
-    """Return (output, stream)."""
-    (weight, bias), owners, how, mode, dtype = asked
+def _computed(x: Tensor, residual: Parameter, call: NormCall, past: bool = True) -> tuple[Tensor, Tensor]:
+    """Return (output, stream) of a fused call."""
+    (weight, bias), owners, how, mode, dtype = call
     given = x, residual, weight, bias
     differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given)
     if torch.compiler.is_compiling():

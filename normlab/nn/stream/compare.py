@@ -1,8 +1,8 @@
 """Compare a layer with the same layer rewritten, before a model gets it. Called by `normlab.nn.stream.layers`.
 
-Copies of the layer run on the CPU in float64, with its own norms and its own code. Its other modules with parameters
-are stood in for by small functions, each another one: what they compute does not change by the rewriting, and so the
-comparison takes as long for a layer of any size. Outputs and all gradients are compared, in training and in evaluation.
+Copies of the layer run on the CPU in float64, with its own norms and its own code. A small function, a different one
+for each, replaces every other module with parameters, because the rewriting does not change what these compute. So the
+comparison is as fast for a large layer. Outputs and all gradients are compared, in training and in evaluation.
 """
 
 import copy
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn.engines import engine
-from normlab.nn.private import without_function_modes
+from normlab.nn.private import without_function_modes, without_hooks
 
 SHAPE = (7, 5)
 """The drawn input's leading dimensions: sizes that a layer does not unpack by accident."""
@@ -41,7 +41,7 @@ class _StandIn(torch.nn.Module):
 def difference(layer: torch.nn.Module, fused: Any, norms: tuple[str, ...]) -> str | None:
     """Return why a layer must not get the class `fused`; None if it computes the same."""
     autocast = torch.autocast("cpu", enabled=False)
-    # without modes, of which the default device is one: a fused call does not go past them
+    # without function modes, because no call is fused inside of one; a default device is one of them
     with torch.random.fork_rng([]), _with_gradients(), autocast, without_function_modes(), engine("auto"):
         return _compared_with_stand_ins(layer, fused, norms)
 
@@ -53,10 +53,10 @@ def _with_gradients() -> Iterator[None]:
 
 
 def _compared_with_stand_ins(layer: Any, fused: Any, norms: tuple[str, ...]) -> str | None:
-    """Return why the layer must not become `fused`, from every combination of stand-ins that it runs with.
+    """Return why the layer must not become `fused`, after trying every combination of stand-ins.
 
-    What a module returns, a tensor or a tuple, is known only to the layer's code. With the wrong one the layer raises
-    an error, or adds tensors of two shapes, which no fused call takes. So one combination must have all calls fused.
+    Only the layer's code knows whether a module returns a tensor or a tuple. With the wrong one the layer raises an
+    error, or adds tensors of two shapes, which no fused call takes. So one combination must have all calls fused.
     """
     others = [name for name, child in layer.named_children() if name not in norms and _has_parameters(child)]
     reasons: list[str] = []
@@ -115,13 +115,8 @@ def _copied(layer: Any, extras: dict[str, int]) -> Any:
 
 
 def _bare(module: Any) -> Any:
-    """Return a shallow copy without hooks, whose tensors are on no device, for a copy that copies no memory."""
-    bare = copy.copy(module)
-    for name, value in vars(module).items():
-        if "hook" in name and isinstance(value, dict):
-            vars(bare)[name] = type(value)()
-    for name in ("forward", "_old_forward", "_hf_hook"):  # accelerate sets these
-        vars(bare).pop(name, None)
+    """Return a shallow copy of a module without hooks and with meta tensors, so that a deep copy copies no values."""
+    bare = without_hooks(module)
     for name in ("_parameters", "_buffers"):
         held = vars(module)[name]
         vars(bare)[name] = {key: None if one is None else one.detach().to("meta") for key, one in held.items()}

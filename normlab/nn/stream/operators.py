@@ -59,7 +59,7 @@ def stream_norm_held_backward(
     offset: float,
     dtype: torch.dtype,
 ) -> list[Tensor]:
-    """Return the gradient of x and the residual, then those of weight and bias as far as these are given.
+    """Return the gradient of x and the residual, then the gradients of weight and bias, without absent ones.
 
     Raises:
         RuntimeError: the handle is a copy that hooks for saved tensors have made.

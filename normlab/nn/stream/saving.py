@@ -1,8 +1,8 @@
-"""Which tensor the backward of a norm in the residual stream keeps, decided in the forward.
+"""Choose in the forward which tensor the backward of a norm in the residual stream keeps.
 
-"exact" keeps the output, as True does, if no column is at risk (`normlab.nn.exact`), and otherwise the normalised
-tensor, as False does. The columns at risk are those of gamma. With an offset gamma is not the weight, so it gets memory
-of its own, which stays the same: the exact mode's counts know parameters by their memory and version.
+"exact" keeps the output, as True does, if no column is at risk (`normlab.nn.exact`), else the norm's input, as False
+does. Gamma decides which columns are at risk. With an offset gamma is not the weight, so gamma gets memory of its own,
+which stays the same: the exact mode's counts know parameters by their memory and version.
 """
 
 import weakref
@@ -23,9 +23,9 @@ from normlab.nn.shapes import MemoryEfficient, Owners, Parameter
 def keeps_output(
     mode: MemoryEfficient, invvar: Tensor, output: Tensor, parameters: Owners, owners: Owners, how: AddHow
 ) -> bool:
-    """Return True if the backward is to keep the output.
+    """Return True if the backward keeps the output.
 
-    parameters: those of the forward. owners: those of the module, which the forward's may be casts of.
+    owners: the module's weight and bias. parameters: those of the forward, which may be casts of them.
     """
     if mode != "exact":
         return mode
@@ -43,7 +43,7 @@ def keeps_output(
 class _Gamma:
     """weight + offset of one norm, in memory of its own.
 
-    seen: the count of optimizer steps and the weight's version when it was computed. stream: where it was last used.
+    seen: the count of optimizer steps and the weight's version when gamma was computed. stream: of its last use.
     """
 
     def __init__(self, weight: Tensor, offset: float) -> None:
@@ -53,7 +53,7 @@ class _Gamma:
         self.use(weight)
 
     def use(self, weight: Tensor) -> None:
-        """Note the weight's tensor and the stream: other tensors in the same memory have versions of their own."""
+        """Note the weight's tensor, because other tensors in the same memory have other versions, and the stream."""
         self.weight = weakref.ref(weight)
         self.stream = TorchBackend(weight.device).stream if weight.is_cuda else None
 
@@ -74,7 +74,7 @@ _lock = RLock()
 
 @torch.no_grad()
 def gamma_of(weight: Any, offset: float) -> Tensor:
-    """Return weight + offset in accumulator precision, in the same memory in each call, with a version that tells.
+    """Return weight + offset in accumulator precision, in the same memory in each call; a change raises its version.
 
     It is computed again after each change of the weight and after each optimizer step. After a step, the first call
     computes those of all norms on its stream, because the count that follows it is one launch for all of them.

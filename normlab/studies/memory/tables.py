@@ -15,7 +15,7 @@ REAL = "LLaMA-7B's blocks on a GPU, predicted"
 
 
 def show(record: dict[str, Any]) -> None:
-    """Print a record."""
+    """Print a record's tables, then its sentences and its method."""
     if record["what"] == "memory":
         tables.show([measured(record), predicted(record)], [*memory_sentences(record), record["method"]])
     else:
@@ -24,7 +24,7 @@ def show(record: dict[str, Any]) -> None:
 
 
 def measured(record: dict[str, Any]) -> Grid:
-    """Return a row for each variant: bytes, time, losses."""
+    """Return a table with a row for each variant: bytes saved, peak, time of a step, losses."""
     base = variant(record["rows"], BASE)
     head = ["who", "saved MB", "predicted", "less than False", "peak MB", "less than False", "step ms (quartiles)",
             "/ False", "loss, first to last", "off torch.nn"]  # fmt: skip
@@ -48,7 +48,7 @@ def measured(record: dict[str, Any]) -> Grid:
 
 
 def predicted(record: dict[str, Any]) -> Grid:
-    """Return what the large model saves, by role."""
+    """Return a table of the bytes that the large model's variants save, with a column for each role of a tensor."""
     saved = predicted_totals(record)
     rows = record["predicted"]["rows"]
     roles = [name for name in rows[0] if name != "variant"]
@@ -74,7 +74,10 @@ def predicted_totals(record: dict[str, Any]) -> dict[str, int]:
 
 
 def trained(record: dict[str, Any], dtype: str) -> Grid:
-    """Return how far each variant's losses are from torch.nn's, in one dtype."""
+    """Return a table with each variant's losses in one dtype, and how far they are from torch.nn's.
+
+    The runs of torch.nn with the passages in another order have `turned`; they only measure what rounding does.
+    """
     rounding = by_rounding(record, dtype)
     head = ["who", "first loss", "last loss", "difference", "over rounding's"]
     body = []
@@ -89,7 +92,7 @@ def trained(record: dict[str, Any], dtype: str) -> Grid:
 
 
 def memory_sentences(record: dict[str, Any]) -> list[str]:
-    """Return sentences on what the model's norms no longer keep."""
+    """Return sentences on the bytes that the model's norms no longer keep."""
     base = variant(record["rows"], BASE)
     sentences = []
     for name in ("True", "exact"):
@@ -100,7 +103,7 @@ def memory_sentences(record: dict[str, Any]) -> list[str]:
             sentence += f", and the peak is {megabytes(base['peak_bytes'] - row['peak_bytes'])} MB lower"
         sentences.append(f"{sentence}.")
     shape = Shape(**{field: record[field] for field in Shape._fields})
-    apart, fused = (prediction.moved(shape, fused) for fused in (False, True))
+    apart, fused = prediction.moved(shape, fused=False), prediction.moved(shape, fused=True)
     sentences.append(
         f"In a step the blocks' norms and additions move {megabytes(apart)} MB, and {megabytes(fused)} MB where they "
         "are fused, which keeps as much."
@@ -111,7 +114,7 @@ def memory_sentences(record: dict[str, Any]) -> list[str]:
 
 
 def train_sentences(record: dict[str, Any]) -> list[str]:
-    """Return sentences on how far rounding takes torch.nn from itself, and how far the variants are."""
+    """Return a sentence for each dtype: how far rounding takes torch.nn's losses, and how far the variants' are."""
     sentences = []
     for dtype in dtypes(record):
         rows = [row for row in of_dtype(record, dtype) if row["variant"] != TORCH]
@@ -124,7 +127,7 @@ def train_sentences(record: dict[str, Any]) -> list[str]:
 
 
 def described(record: dict[str, Any]) -> str:
-    """Return model and batch in a line."""
+    """Return a line with the model's size and norm, the dtype and the batch."""
     return (
         f"{record['layers']} blocks of hidden {record['hidden']}, {NORMS[record['norm']]}, {record['dtype']}, "
         f"{record['batch']} x {record['sequence']} bytes"
@@ -132,7 +135,7 @@ def described(record: dict[str, Any]) -> str:
 
 
 def where(record: dict[str, Any]) -> str:
-    """Return the machine in a word."""
+    """Return the name of the device."""
     return "the CPU" if record["device"] == "cpu" else record["gpu"]
 
 
@@ -152,5 +155,5 @@ def of_dtype(record: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
 
 
 def by_rounding(record: dict[str, Any], dtype: str) -> float:
-    """Return the largest difference of torch.nn's losses from its own in another order."""
+    """Return the largest difference between torch.nn's losses and those of its runs in another order."""
     return max(row["difference"] for row in of_dtype(record, dtype) if row["turned"])
