@@ -94,11 +94,33 @@ def cases(draw, widths=tuple(WIDTHS), rows=(0, 1, 2, 5), dtypes=(*SAME, *MIXED))
     )
 
 
+ALL = bool(os.environ.get("NORMLAB_ALL_PLANS"))  # the two functions below return all combinations
+
+
 def sampled(*lists: list) -> list[tuple]:
     """Return combinations in which each element of each list is at least once; NORMLAB_ALL_PLANS=1: all combinations.
 
     For tests whose every combination costs seconds of the compiler.
     """
-    if os.environ.get("NORMLAB_ALL_PLANS"):
+    if ALL:
         return list(itertools.product(*lists))
     return [tuple(one[turn % len(one)] for one in lists) for turn in range(max(map(len, lists)))]
+
+
+def paired(*lists, possible=lambda *one: True) -> list[tuple]:
+    """Return possible combinations in which any two elements of two lists meet, if they do in one that is possible.
+
+    With NORMLAB_ALL_PLANS=1: all possible ones. For tests of many small cases, which fail by one parameter, or by two.
+    """
+    lists = [list(one) for one in lists]
+    every = [
+        numbers
+        for numbers in itertools.product(*(range(len(one)) for one in lists))
+        if possible(*(one[number] for one, number in zip(lists, numbers, strict=True)))
+    ]
+    meeting = {numbers: set(itertools.combinations(enumerate(numbers), 2)) for numbers in every}
+    missing, chosen = set().union(*meeting.values()), every if ALL else []
+    while missing and not ALL:
+        chosen.append(max(every, key=lambda numbers: len(meeting[numbers] & missing)))
+        missing -= meeting[chosen[-1]]
+    return [tuple(one[number] for one, number in zip(lists, numbers, strict=True)) for numbers in chosen]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from distributed import batches
 from distributed.pool import TIMEOUT
-from draws import DTYPES
+from draws import DTYPES, paired
 from examine import hold
 
 from normlab import nn, oracle
@@ -81,12 +81,14 @@ def hold_to_bounds(given: tuple, sizes: tuple[int, ...], parts: list, how=None) 
         assert len({one.tobytes() for one in ranks_running}) == 1
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", WAYS, ids=str)
-def test_every_way_to_share_a_batch_gives_the_whole_batch_s_results(ranks, sizes, dtype):
-    for shape, last in (((10, 6), False), ((10, 3, 2, 5), False), ((10, 3, 2, 5), True)):
-        given = batch(dtype, shape, offset=2.0)
-        hold_to_bounds(given, sizes, ranks(batches.of_batch, *given, sizes, last, ranks=len(sizes)))
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "layout"),
+    paired(WAYS, DTYPES, [((10, 6), False), ((10, 3, 2, 5), False), ((10, 3, 2, 5), True)]),
+)
+def test_every_way_to_share_a_batch_gives_the_whole_batch_s_results(ranks, sizes, dtype, layout):
+    shape, last = layout
+    given = batch(dtype, shape, offset=2.0)
+    hold_to_bounds(given, sizes, ranks(batches.of_batch, *given, sizes, last, ranks=len(sizes)))
 
 
 @pytest.mark.parametrize("sizes", [(5, 5), (1, 0, 9)], ids=str)

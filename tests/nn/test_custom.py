@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from draws import paired
 from functorch.compile import make_boxed_compiler
 from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
@@ -204,9 +205,9 @@ def test_make_fx_traces_the_operators_and_no_values(kind, memory_efficient):
             torch.testing.assert_close(graph(other), traced(other))
 
 
-@pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
-@pytest.mark.parametrize("kind", NORMS)
-@pytest.mark.parametrize("engine", ["auto", "simulator"])
+@pytest.mark.parametrize(
+    ("engine", "kind", "memory_efficient"), paired(["auto", "simulator"], NORMS, [False, True, "exact"])
+)
 def test_compiled_autograd_takes_an_eager_norm_s_backward(engine, kind, memory_efficient):
     norm, x, grad_output = kind(8, memory_efficient=memory_efficient), *torch.randn(2, 3, 8)
     found = []
@@ -246,9 +247,7 @@ def test_compiled_and_saving_the_output_the_input_is_not_saved(kind):
     assert whole == [2, 1]
 
 
-@pytest.mark.parametrize("memory_efficient", [True, "exact"])
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize(("kind", "strict", "memory_efficient"), paired(NORMS, [False, True], [True, "exact"]))
 def test_export_with_a_dynamic_dimension(kind, strict, memory_efficient):
     plain = model(kind, memory_efficient)
     rows = torch.export.Dim("rows")
@@ -287,9 +286,10 @@ def test_tracing_and_onnx_get_aten_s_operators(kind, operator, monkeypatch):
     assert not any("normlab" in name for name in names)
 
 
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("dtype", [None, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize(
+    ("kind", "dtype", "autocast"),
+    paired(NORMS, [None, torch.float32, torch.bfloat16], [None, torch.bfloat16, torch.float16]),
+)
 def test_traced_and_for_onnx_the_output_has_the_same_dtype(kind, dtype, autocast, monkeypatch):
     torch.manual_seed(0)
     norm = kind(8, 1e-5, dtype is not None).to(dtype)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from draws import paired
 from family.examples import NORMS, example
 from nn.family.faces import hold_to_bounds, through_torch, vectorised_arithmetic
 from nn.norms import array, tensor
@@ -12,29 +13,35 @@ from normlab.host import family
 from normlab.oracle import family as truth
 
 SHAPES = [(8, 6), (4, 6, 5), (2, 6, 3, 5), (2, 6, 2, 3, 2)]
+DTYPES = [("float32", None), ("float64", None), ("float16", "float32"), ("bfloat16", None)]
+LAST = [False, True]
+FAR = [
+    *(("batch", (3, 20, 5, 4), 1), ("instance", (3, 20, 5, 4), 1)),
+    *(("group", (3, 20, 5, 4), 10), ("group", (9, 4, 5, 4), 1), ("group", (1, 4, 8, 9), 1)),
+]
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("dtypes", [("float32", None), ("float64", None), ("float16", "float32"), ("bfloat16", None)])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("norm", NORMS)
+def possible(norm, shape, *_):
+    """An instance of two dimensions would have one value: an error, as in torch."""
+    return norm != "instance" or len(shape) > 2
+
+
+@pytest.mark.parametrize(("norm", "shape", "dtypes", "last"), paired(NORMS, SHAPES, DTYPES, LAST, possible=possible))
 def test_on_a_cpu(norm, shape, dtypes, last):
-    if norm == "instance" and len(shape) == 2:
-        pytest.skip("every set would have one value: an error, as in torch")
     one = example(norm, shape, *dtypes, groups=2, last=last and len(shape) > 2, offset=2.0)
     hold_to_bounds(one, vectorised_arithmetic(one))
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("dtypes", [("float32", None), ("float64", None), ("float16", "float32"), ("bfloat16", None)])
-@pytest.mark.parametrize("offset", [3.0, 30.0, 1e3, 1e6])
-@pytest.mark.parametrize(("norm", "shape", "groups"), [
-    ("batch", (3, 20, 5, 4), 1), ("instance", (3, 20, 5, 4), 1),
-    ("group", (3, 20, 5, 4), 10), ("group", (9, 4, 5, 4), 1), ("group", (1, 4, 8, 9), 1),
-], ids=str)  # fmt: skip
-def test_on_a_cpu_with_means_far_from_0(norm, shape, groups, offset, dtypes, last):
-    if offset > 6e4 and dtypes[0] == "float16":
-        pytest.skip("beyond float16's largest number")
+def in_range(_, offset, dtypes, __):
+    """1e6 is beyond float16's largest number."""
+    return offset < 6e4 or dtypes[0] != "float16"
+
+
+@pytest.mark.parametrize(
+    ("given", "offset", "dtypes", "last"), paired(FAR, [3.0, 30.0, 1e3, 1e6], DTYPES, LAST, possible=in_range)
+)
+def test_on_a_cpu_with_means_far_from_0(given, offset, dtypes, last):
+    norm, shape, groups = given
     one = example(norm, shape, *dtypes, groups=groups, last=last, offset=offset)
     hold_to_bounds(one, vectorised_arithmetic(one))
     if dtypes[0] != "float64":  # as which the truth is computed
@@ -58,8 +65,8 @@ def test_parameters_may_be_missing(norm, affine):
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("norm", NORMS)
 def test_in_the_simulator(norm, shape, dtypes, last):
-    if norm == "instance" and len(shape) == 2:
-        pytest.skip("every set would have one value: an error, as in torch")
+    if not possible(norm, shape):
+        pytest.skip("an error, as in torch")
     one = example(norm, shape, *dtypes, groups=2, last=last, offset=2.0)
     with nn.engine("simulator"):
         hold_to_bounds(one, one.arithmetic)
@@ -75,10 +82,9 @@ def test_with_running_statistics(norm, last, world):
         hold_to_bounds(one, one.arithmetic if world == "simulator" else vectorised_arithmetic(one), running)
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("dtypes", [("float32", None), ("float64", None), ("float16", "float32"), ("bfloat16", None)])
-@pytest.mark.parametrize("offset", [0.0, 2.0, 8.0, 1e3])
-@pytest.mark.parametrize("norm", ["batch", "instance"])
+@pytest.mark.parametrize(
+    ("norm", "offset", "dtypes", "last"), paired(["batch", "instance"], [0.0, 2.0, 8.0, 1e3], DTYPES, LAST)
+)
 def test_with_running_statistics_on_a_cpu(norm, offset, dtypes, last):
     one = example(norm, (8, 6, 30, 30), *dtypes, last=last, offset=offset)
     mean = np.array([0, 1, -1, 0.5, 0, 2]) + offset

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from draws import paired
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
@@ -125,13 +126,13 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("dtype", "offset"), [(torch.float64, 0), (torch.float64, 30), (torch.bfloat16, 0)])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("engine", ["auto", "simulator"])
-@pytest.mark.parametrize("name", MODULES)
-def test_an_output_may_be_changed_in_place(name, engine, offset, training, dtype, layout, change):
+@pytest.mark.parametrize(("name", "engine", "training", "values", "layout", "change"), paired(
+    MODULES, ["auto", "simulator"], [True, False],
+    [(torch.float64, 0), (torch.float64, 30), (torch.bfloat16, 0)],
+    [torch.contiguous_format, torch.channels_last], CHANGES,
+))  # fmt: skip
+def test_an_output_may_be_changed_in_place(name, engine, training, values, layout, change):
+    dtype, offset = values
     torch.manual_seed(0)
     parameters = torch.float32 if dtype == torch.bfloat16 else dtype
     mine, theirs = (MODULES[name](library).train(training).to(parameters) for library in (nn, torch.nn))

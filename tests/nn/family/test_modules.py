@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from draws import paired
 from torch.nn import functional
 
 from normlab import nn
@@ -86,9 +87,9 @@ def test_running_statistics_of_the_kernels_are_those_of_pytorch_s_operations():
         torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("world", ["auto", "simulator"])
-@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 0, 3), (2, 0), (2, 0, 3, 4)])
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("groups", "shape", "world"), paired([1, 2], [(2, 0, 3), (0, 0, 3), (2, 0), (2, 0, 3, 4)], ["auto", "simulator"])
+)
 def test_a_group_norm_of_no_channels_is_empty_or_an_error_as_in_torch(groups, shape, world):
     try:
         functional.group_norm(torch.randn(shape), groups)
