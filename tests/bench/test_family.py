@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from draws import paired
 from rich.console import Console
 
 from normlab.bench import tables
@@ -80,9 +81,7 @@ def test_both_contenders_are_checked_and_timed(norm, layout, stopwatch):
     assert "3 x 4 x 2 x 3" in text.getvalue()
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("result", [0, 1, 2])
-@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("norm", "direction", "result"), paired(NORMS, DIRECTIONS, [0, 1, 2]))
 def test_a_wrong_result_is_marked_and_not_timed(norm, direction, result, stopwatch, monkeypatch):
     name = f"{norm}_norm" if direction == "forward" else f"{norm}_norm_backward"
     right = getattr(host, name)

@@ -5,6 +5,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from draws import paired
 from torch.nn import functional
 
 from normlab.bench.check import Check
@@ -185,10 +186,10 @@ def entries(names, norm, direction, dtype, stopwatch):
     }
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("name", ["torch", "liger", "quack", "apex", "triton"])
+@pytest.mark.parametrize(
+    ("name", "norm", "direction", "dtype"),
+    paired(["torch", "liger", "quack", "apex", "triton"], NORMS, DIRECTIONS, ["bfloat16", "float32"]),
+)
 def test_a_peer_is_called_as_it_wants_to_be_and_gives_what_the_oracle_wants(
     name, norm, direction, dtype, stopwatch, request, capsys
 ):

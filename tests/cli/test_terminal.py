@@ -91,10 +91,15 @@ def test_a_pipe_gets_whole_lines(monkeypatch):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.parametrize(
-    ("terminal", "without", "coloured"), [(True, False, True), (True, True, False), (False, False, False)]
+    ("command", "terminal", "without", "coloured"),
+    [
+        ("tutorials", True, False, True),
+        ("tutorials", True, True, False),
+        ("tutorials", False, False, False),
+        ("doctor", True, False, True),
+    ],
 )
-@pytest.mark.parametrize("command", ["tutorials", "doctor"])
-def test_colour_is_for_terminals_and_no_color_is_honoured(terminal, without, coloured, command):
+def test_colour_is_for_terminals_and_no_color_is_honoured(command, terminal, without, coloured):
     environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     environment |= {"TERM": "xterm-256color"} | ({"NO_COLOR": "1"} if without else {})
     text = on_terminal(["-m", "normlab.cli", command], environment)[0] if terminal else piped(command, environment)

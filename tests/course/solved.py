@@ -14,8 +14,9 @@ The solutions that `normlab course check` shows after an exercise is solved are 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from normlab.course import catalogue, discussion, reference
@@ -79,6 +80,11 @@ def _changed(number: str, hunks: list[list[str]], where: str) -> str:
 
 def _side(hunk: list[str], signs: str) -> str:
     return "".join(f"{line[1:]}\n" for line in hunk if line[0] in signs)
+
+
+def in_turn(given: Iterable, others: Iterable) -> list[tuple]:
+    """Pair each of the given with one of the others, which take turns."""
+    return [*zip(given, cycle(others), strict=False)]
 
 
 def thin_out(monkeypatch, every: dict[int, int]) -> None:

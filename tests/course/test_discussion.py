@@ -21,14 +21,10 @@ def solved(tmp_path):
 
 
 @pytest.mark.parametrize("number", catalogue.FILES)
-def test_a_discussion_loses_no_heading(number):
+def test_a_discussion_loses_no_heading_and_each_exercise_names_its_tutorial_and_the_next_exercise(number):
     text = reference.discussion(number)
     assert text.count("\n## ") + 1 == text.count("```python\n") == len(discussion.ways(number))
     assert all(way.text.endswith(".") for way in discussion.ways(number))
-
-
-@pytest.mark.parametrize("number", catalogue.FILES)
-def test_each_exercise_names_its_tutorial_and_the_next_exercise(number):
     text, after = catalogue.skeleton(number), discussion.following(number)
     named = (
         f"Next: exercise {int(after)}, {catalogue.FILES[after].stem[3:]}." if after else "This is the last exercise."

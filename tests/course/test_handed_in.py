@@ -54,11 +54,10 @@ def test_a_file_is_known_by_its_name_whatever_a_browser_made_of_it(name, found):
     assert handed_in.exercise_of(name) == found
 
 
-@pytest.mark.parametrize("number", catalogue.FILES)
-def test_each_exercise_s_own_name_is_known(number):
-    name = catalogue.FILES[number].name
-    assert handed_in.exercise_of(name) == (number, 0)
-    assert handed_in.exercise_of(name.replace(".py", " copy.py")) == (number, 1)
+def test_each_exercise_s_own_name_is_known():
+    for number, file in catalogue.FILES.items():
+        assert handed_in.exercise_of(file.name) == (number, 0)
+        assert handed_in.exercise_of(file.name.replace(".py", " copy.py")) == (number, 1)
 
 
 def zipped(files):

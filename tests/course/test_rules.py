@@ -94,14 +94,13 @@ def test_outside_of_functions_stand_imports_and_constants_alone(above, kind, say
     assert says in broken[1]
 
 
-@pytest.mark.parametrize("number", catalogue.FILES)
-def test_lines_of_the_exercise_have_to_stay(number):
-    skeleton = catalogue.skeleton(number)
-    code = [line for line in skeleton.splitlines() if '"""' not in line]
-    *_, last = (line for line in code if "cuda.grid" in line or " = " in line or line.startswith("def "))
-    changed = last.replace(" = ", " = 0 * ").replace("):", ", more):")
-    broken = rules.broken(skeleton.replace(last, changed, 1), skeleton)
-    assert (broken.kind, "a line of the exercise is gone" in broken.text) == ("removed", True)
+def test_lines_of_the_exercise_have_to_stay():
+    for skeleton in map(catalogue.skeleton, catalogue.FILES):
+        code = [line for line in skeleton.splitlines() if '"""' not in line]
+        *_, last = (line for line in code if "cuda.grid" in line or " = " in line or line.startswith("def "))
+        changed = last.replace(" = ", " = 0 * ").replace("):", ", more):")
+        broken = rules.broken(skeleton.replace(last, changed, 1), skeleton)
+        assert (broken.kind, "a line of the exercise is gone" in broken.text) == ("removed", True), skeleton
 
 
 def test_format_and_comments_are_free():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from distributed import cases, noted
-from draws import DTYPES, Case
+from draws import DTYPES, Case, paired
 from draws import cases as drawn
 from examine import backward_bound, backward_truth, forward_bound, forward_truth, hold
 from hypothesis import strategies as st
@@ -98,12 +98,11 @@ def test_all_ways_to_shard_agree_within_the_bounds_and_no_bound_is_loose(ranks, 
     assert tightest > 0.01
 
 
-@pytest.mark.parametrize("mode", [False, True])
-@pytest.mark.parametrize("rms", [False, True])
-@pytest.mark.parametrize(("sizes", "n1", "dtype"), [
+@pytest.mark.parametrize(("shape", "rms", "mode"), paired([
     ((12, 12), 6, "float32"), ((8, 8, 8), 3, "bfloat16"), ((4104, 4100), 2, "float32"), ((7, 7), 70, "float16"),
-], ids=str)  # fmt: skip
-def test_kernels_in_the_simulator(ranks, sizes, n1, dtype, rms, mode):
+], [False, True], [False, True]))  # fmt: skip
+def test_kernels_in_the_simulator(ranks, shape, rms, mode):
+    sizes, n1, dtype = shape
     case = example(dtype, rms, n1, sum(sizes), offset=3.0)
     parts = ranks(cases.simulated, case, sizes, mode, ranks=len(sizes))
     for *_, names in parts:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from draws import DTYPES
+from draws import DTYPES, paired
 from examine import hold
 from family.examples import example
 from nn.family.faces import vectorised_arithmetic
@@ -33,11 +33,9 @@ def case(norm, dtype, storage, last):
 CASES = [("float32", "float32"), ("float64", "float64"), ("bfloat16", "float32"), ("float16", "float16")]
 
 
-@pytest.mark.parametrize("momentum", [0.1, 1.0, -1.5])
-@pytest.mark.parametrize(("dtype", "storage"), CASES)
-@pytest.mark.parametrize("norm", ["batch", "instance"])
-def test_the_kernels_are_within_the_bounds(norm, dtype, storage, momentum):
-    one, before = case(norm, dtype, storage, last=momentum == 1.0)
+@pytest.mark.parametrize(("norm", "dtypes", "momentum"), paired(["batch", "instance"], CASES, [0.1, 1.0, -1.5]))
+def test_the_kernels_are_within_the_bounds(norm, dtypes, momentum):
+    one, before = case(norm, *dtypes, last=momentum == 1.0)
     after = [values.copy() for values in before]
     getattr(family, f"{norm}_norm")(one.x, *after, momentum=momentum)
     hold_running("family", one, before, after, momentum, one.arithmetic)

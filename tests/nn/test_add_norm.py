@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from draws import paired
 from torch.nn.functional import layer_norm, rms_norm
 
 import normlab.nn
@@ -57,9 +58,10 @@ def gradients(results, given):
 
 
 @FORM
-@MODE
-@ENGINE
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("memory_efficient", "run_by", "dtype"),
+    paired([False, True], ["auto", "simulator"], [torch.float32, torch.bfloat16, torch.float64]),
+)
 def test_results_and_gradients_are_pytorch_s(kind, offset, memory_efficient, run_by, dtype):
     given = drawn(kind, dtype)
     with engine(run_by):
@@ -309,9 +311,9 @@ def head_formula(x, weight, offset):
 
 
 @ENGINE
-@pytest.mark.parametrize("per_head", [False, True], ids=["one weight", "a weight per head"])
-@pytest.mark.parametrize("offset", [0.0, 1.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("per_head", "offset", "dtype"), paired([False, True], [0.0, 1.0], [torch.float32, torch.bfloat16, torch.float64])
+)
 def test_heads_of_a_fused_tensor_are_normalised_and_differentiated(run_by, per_head, offset, dtype):
     x, fused = heads_of(dtype)
     weight = (torch.rand((4, 16) if per_head else (16,)) + 0.5).to(dtype).requires_grad_()

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from draws import paired
 from nn.norms import MODES
 from torch.nn import functional
 
@@ -18,8 +19,12 @@ from normlab import nn
 SHAPE = (32, 16)
 KINDS = (nn.FusedLayerNorm, nn.FusedRMSNorm)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU and a torch built for CUDA")
-PLACES = ["cpu", "simulator", pytest.param("cuda", marks=GPU)]
+PLACES = ["cpu", "simulator", "cuda"]
+
+
+def on_a_gpu_if(asked: bool) -> None:
+    if asked and not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU and a torch built for CUDA")
 
 
 def world(place: str):
@@ -82,31 +87,28 @@ CASES = [
     for count, contiguous, dtype in itertools.product((16, 128), (True, False), DTYPES)
     if count == 16 or dtype == torch.float32
 ]
+PLACED = [
+    (place, *case)
+    for place, case in itertools.product(PLACES, CASES)
+    if case[:2] == (16, True) or place != "simulator"  # which is slow; sliced inputs it has in the functions' test
+]
 
 
-@pytest.mark.parametrize(
-    ("place", "count", "contiguous", "dtype"),
-    [
-        pytest.param(*getattr(place, "values", (place,)), *case, marks=getattr(place, "marks", ()))
-        for place, case in itertools.product(PLACES, CASES)
-        if case[:2] == (16, True) or place != "simulator"  # which is slow; sliced inputs it has in the functions' test
-    ],
-)
-@pytest.mark.parametrize("memory_efficient", MODES)
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-def test_apex_s_contract(kind, affine, memory_efficient, place, count, contiguous, dtype):
+@pytest.mark.parametrize(("kind", "affine", "memory_efficient", "case"), paired(KINDS, [True, False], MODES, PLACED))
+def test_apex_s_contract(kind, affine, memory_efficient, case):
+    place, count, contiguous, dtype = case
+    on_a_gpu_if(place == "cuda")
     if place == "simulator":
         count = SIMULATED["modules"]
     hold_module(kind, affine, memory_efficient, count, contiguous, dtype, place)
 
 
-@GPU
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("memory_efficient", MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_apex_s_largest_batch(kind, memory_efficient, dtype):
     """65536 rows: more than a grid's y dimension has (apex#411)."""
+    on_a_gpu_if(True)
     hold_module(kind, True, memory_efficient, 65536, True, dtype, "cuda")
 
 
@@ -122,18 +124,18 @@ def test_apex_s_largest_batch_on_the_cpu():
     torch.testing.assert_close(module.bias.grad, torch.full(shape, 65536.0))
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("memory_efficient", MODES)
-@pytest.mark.parametrize(
-    ("function", "rms", "dtype", "parameter_dtype"),
-    [
-        (nn.fused_layer_norm_affine, False, torch.float16, torch.float16),
-        (nn.fused_rms_norm_affine, True, torch.float16, torch.float16),
-        (nn.mixed_dtype_fused_layer_norm_affine, False, torch.float16, torch.float32),
-        (nn.mixed_dtype_fused_rms_norm_affine, True, torch.float16, torch.float32),
-    ],
-)
-def test_apex_s_functions(function, rms, dtype, parameter_dtype, memory_efficient, place):
+FUNCTIONS = [
+    (nn.fused_layer_norm_affine, False, torch.float16),
+    (nn.fused_rms_norm_affine, True, torch.float16),
+    (nn.mixed_dtype_fused_layer_norm_affine, False, torch.float32),
+    (nn.mixed_dtype_fused_rms_norm_affine, True, torch.float32),
+]
+
+
+@pytest.mark.parametrize(("given", "memory_efficient", "place"), paired(FUNCTIONS, MODES, PLACES))
+def test_apex_s_functions(given, memory_efficient, place):
+    (function, rms, parameter_dtype), dtype = given, torch.float16
+    on_a_gpu_if(place == "cuda")
     torch.manual_seed(42)
     parameters = [torch.empty(SHAPE, dtype=parameter_dtype) for _ in range(1 if rms else 2)]
     randomise(parameters, memory_efficient)

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from draws import paired
 from nn.norms import MODES
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -13,10 +14,10 @@ from normlab import nn
 DTYPES = (torch.float16, torch.bfloat16)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("memory_efficient", MODES)
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
+@pytest.mark.parametrize(
+    ("kind", "affine", "memory_efficient", "dtype"),
+    paired([nn.FusedLayerNorm, nn.FusedRMSNorm], [True, False], MODES, DTYPES),
+)
 def test_outputs_have_the_autocast_dtype_and_gradients_their_tensors(kind, affine, memory_efficient, dtype):
     torch.manual_seed(0)
     norm = kind(16, 1e-5, affine, memory_efficient)
@@ -224,10 +225,10 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA 
 
 
 @pytest.mark.parametrize("place", ["cpu", "simulator", pytest.param("cuda", marks=GPU)])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("memory_efficient", [False, True])
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+@pytest.mark.parametrize(
+    ("name", "affine", "memory_efficient", "dtype"),
+    paired(["LayerNorm", "RMSNorm"], [True, False], [False, True], DTYPES),
+)
 def test_with_apex_s_rounding_apex_s_autocast_tests_hold(name, affine, memory_efficient, dtype, place):
     """There a norm under autocast is held to torch.nn's of rounded input and parameters; these are apex's tolerances.
 

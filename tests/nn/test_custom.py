@@ -31,21 +31,20 @@ def _forget_compiled():
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "memory_efficient"),
+    ("dtypes", "memory_efficient", "with_weight"),  # without it the other norms have none
     [
-        ((torch.float32, torch.bfloat16), False),
-        ((torch.float32, torch.bfloat16), True),
-        ((torch.float32, torch.float32), True),
+        ((torch.float32, torch.bfloat16), False, True),
+        ((torch.float32, torch.bfloat16), True, False),
+        ((torch.float32, torch.float32), True, True),
     ],
 )
-def test_opcheck(dtypes, memory_efficient):
+def test_opcheck(dtypes, memory_efficient, with_weight):
     torch.manual_seed(0)
     x = torch.randn(3, 4, 5, dtype=dtypes[0], requires_grad=True).transpose(0, 1)
     weight, bias = (torch.randn(5, dtype=dtypes[1], requires_grad=True) for _ in range(2))
-    for given in ((weight, bias), (None, bias)):
-        opcheck(torch.ops.normlab.layer_norm.default, (x, [5], *given, 1e-5, memory_efficient))
-    opcheck(torch.ops.normlab.rms_norm.default, (x, [4, 5], None, 1e-5, memory_efficient))
-    opcheck(torch.ops.normlab.rms_norm.default, (x, [5], weight, 1e-5, memory_efficient))
+    how = 1e-5, memory_efficient
+    opcheck(torch.ops.normlab.layer_norm.default, (x, [5], weight if with_weight else None, bias, *how))
+    opcheck(torch.ops.normlab.rms_norm.default, (x, [5], weight, *how) if with_weight else (x, [4, 5], None, *how))
     saved = x.detach().to(dtypes[memory_efficient])
     statistics = torch.rand(4, 3)
     arguments = (

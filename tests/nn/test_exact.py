@@ -18,6 +18,7 @@ from normlab import nn
 from normlab.engine import using
 from normlab.nn import counting, exact
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
 COLUMNS = 65  # and few rows, so that kernels have few threads to simulate
 
 

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from draws import paired
 from torch.nn.functional import rms_norm, silu
 
 import normlab.nn
@@ -44,9 +45,10 @@ def gradients(output, given):
 
 
 @MODES
-@ENGINE
-@pytest.mark.parametrize("weight", [True, False], ids=["weight", "no weight"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("run_by", "weight", "dtype"),
+    paired(["auto", "simulator"], [True, False], [torch.float32, torch.bfloat16, torch.float64]),
+)
 def test_output_and_gradients_are_pytorch_s(before, memory_efficient, run_by, weight, dtype):
     given = drawn(dtype, weight=weight)
     with engine(run_by):

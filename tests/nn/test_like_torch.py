@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 import torch
+from draws import paired
 from nn.norms import MODES
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -72,9 +73,10 @@ def test_outputs_and_gradients_lie_as_torch_s(given, name, memory_efficient, way
     assert got == want
 
 
-@pytest.mark.parametrize("memory_efficient", MODES)
-@pytest.mark.parametrize("module", [nn.FusedLayerNorm(8), nn.FusedRMSNorm(8), nn.LayerNorm(8), nn.RMSNorm(8)])
-@pytest.mark.parametrize("engine", ["auto", "simulator"])
+@pytest.mark.parametrize(
+    ("engine", "module", "memory_efficient"),
+    paired(["auto", "simulator"], [nn.FusedLayerNorm(8), nn.FusedRMSNorm(8), nn.LayerNorm(8), nn.RMSNorm(8)], MODES),
+)
 def test_outputs_in_inference_mode_are_inference_tensors(engine, module, memory_efficient):
     module.memory_efficient = memory_efficient
     x = torch.randn(3, 8)

@@ -8,6 +8,7 @@ from inspect import signature
 
 import pytest
 import torch
+from draws import paired
 from nn.decoder_layers import GemmaRMSNorm
 from torch import nn as torch_nn
 from torch.nn.utils import prune
@@ -487,20 +488,23 @@ class ScaledNorm(torch_nn.Module):
         return x
 
 
-@pytest.mark.parametrize("eps", ["eps", "epsilon", "norm_eps", None])
-@pytest.mark.parametrize("dimension", [-1, 1])
 @pytest.mark.parametrize(
-    ("centred", "names"),
-    [
-        (True, ()),
-        (False, ()),
-        (True, ("g",)),
-        (False, ("scale",)),
-        (True, ("gamma", "beta")),
-        (True, ("weight", "bias")),
-    ],
+    ("norm", "dimension", "eps"),
+    paired(
+        [
+            (True, ()),
+            (False, ()),
+            (True, ("g",)),
+            (False, ("scale",)),
+            (True, ("gamma", "beta")),
+            (True, ("weight", "bias")),
+        ],
+        [-1, 1],
+        ["eps", "epsilon", "norm_eps", None],
+    ),
 )
-def test_a_norm_is_found_by_what_it_computes_under_any_names(centred, names, dimension, eps):
+def test_a_norm_is_found_by_what_it_computes_under_any_names(norm, dimension, eps):
+    centred, names = norm
     model = torch_nn.Sequential(ScaledNorm(names, centred, dimension, eps))
     old, keys = copy.deepcopy(model), list(model.state_dict())
     ((_, kind, new),) = replace_norms(model)

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from draws import DTYPES, Case, cases
+from draws import DTYPES, Case, cases, paired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.norms import MODES, at_risk, hold_to_bounds, tensor, through_torch
@@ -33,9 +33,7 @@ def test_in_blocks_of_few_rows_they_are_too(case, memory_efficient, elements):
         hold_to_bounds(case, memory_efficient, *through_torch(case, memory_efficient))
 
 
-@pytest.mark.parametrize("mean", [0.0, 0.9, 1.1, 1e3, 1e6])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("memory_efficient", MODES)
+@pytest.mark.parametrize(("memory_efficient", "dtype", "mean"), paired(MODES, DTYPES, [0.0, 0.9, 1.1, 1e3, 1e6]))
 def test_many_rows_far_from_0_are_within_the_bounds(memory_efficient, dtype, mean, monkeypatch):
     """More than two blocks of them; a mean of 1 is where ATen's LayerNorm stops being handed x as it is."""
     monkeypatch.setattr(blocks, "BLOCK", 40 * 256)
@@ -83,10 +81,10 @@ class Living(TorchDispatchMode):
         self.bytes -= size * (not self.users[where])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("memory_efficient", [False, True])
-@pytest.mark.parametrize("rms", [False, True])
-@pytest.mark.parametrize("mean", [0.0, 5.0])
+@pytest.mark.parametrize(
+    ("mean", "rms", "memory_efficient", "dtype"),
+    paired([0.0, 5.0], [False, True], [False, True], [torch.float32, torch.bfloat16]),
+)
 def test_beside_the_results_there_is_room_for_less_than_2_activations(mean, rms, memory_efficient, dtype):
     torch.manual_seed(0)
     x, dy = (torch.randn(32 * 1024, 128) + mean).to(dtype), torch.randn(32 * 1024, 128).to(dtype)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draws import paired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import ORDINARY, ROWS, WIDTHS, compare, distant, far_from_zero, hard_weights, normal, ratio, within
@@ -113,15 +114,16 @@ def reached(kernel, memory_efficient, *, n1=3, n2=769):
     return best
 
 
-@pytest.mark.parametrize("memory_efficient", [False, True], ids=["saved_input", "saved_output"])
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
-    ("storage", "threads"),
-    [("float32", 1), ("float32", 32), ("float32", 128), ("float64", 128), ("float16", 128), ("bfloat16", 128)],
+    ("kernel", "method", "memory_efficient"),
+    paired(
+        [*(("float32", threads) for threads in (1, 32, 128)), ("float64", 128), ("float16", 128), ("bfloat16", 128)],
+        METHODS,
+        [False, True],
+    ),
 )
-def test_adverse_inputs_reach_every_bound_within_a_factor_of_100(
-    storage, threads, method, memory_efficient, record_property
-):
+def test_adverse_inputs_reach_every_bound_within_a_factor_of_100(kernel, method, memory_efficient, record_property):
+    storage, threads = kernel
     kernel = NumpyKernels(storage, storage, storage, threads=threads, **METHODS[method])
     best = reached(kernel, memory_efficient)
     assert best.keys() >= {"output", "invvar", "grad_input", "grad_weight"}

@@ -140,7 +140,7 @@ print(x.sum())
 def test_a_kernel_that_numba_does_not_compile_is_refused_before_it_runs(tmp_path):
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
-    for options in ((), ("--sanitize",), ("--trace",)):
+    for options in ((), ("--sanitize", "--trace")):
         done = normlab_run(*options, str(script))
         assert (done.returncode, done.stdout) == (1, "")
         assert "kernel 'kernel' does not compile for a GPU: a kernel cannot use a dict" in done.stderr

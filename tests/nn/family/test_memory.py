@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import paired
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
@@ -35,11 +36,14 @@ def step(library, norm, x, dy):
     return output, torch.autograd.grad(output, (x, *affine), dy)
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("offset", [0, 100])
 @pytest.mark.parametrize(
-    "norm", ["batch", "batch tracked", "batch evaluation", "instance", "instance tracked", "group 1", "group 8"]
+    ("norm", "offset", "dtype", "layout"),
+    paired(
+        ["batch", "batch tracked", "batch evaluation", "instance", "instance tracked", "group 1", "group 8"],
+        [0, 100],
+        [torch.float32, torch.bfloat16],
+        [torch.contiguous_format, torch.channels_last],
+    ),
 )
 def test_transient_memory(norm, offset, dtype, layout):
     x = (torch.randn(SHAPE) + offset).to(dtype).to(memory_format=layout).requires_grad_()

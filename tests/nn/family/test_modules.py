@@ -34,11 +34,11 @@ def assert_same(mine, theirs, x, **tolerance):
         torch.testing.assert_close(one, other, **tolerance)
 
 
-@pytest.mark.parametrize("momentum", [0.1, 1.0, None])
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("tracked", [True, False])
-@pytest.mark.parametrize(("name", "shape"), BATCH + INSTANCE, ids=str)
-def test_running_statistics_in_training_and_in_evaluation(name, shape, tracked, affine, momentum):
+@pytest.mark.parametrize(
+    ("norm", "tracked", "affine", "momentum"), paired(BATCH + INSTANCE, [True, False], [True, False], [0.1, 1.0, None])
+)
+def test_running_statistics_in_training_and_in_evaluation(norm, tracked, affine, momentum):
+    name, shape = norm
     mine, theirs = pair(name, 3, momentum=momentum, affine=affine, track_running_stats=tracked)
     assert isinstance(mine, type(theirs))
     assert mine.extra_repr() == theirs.extra_repr()

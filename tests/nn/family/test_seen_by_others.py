@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from draws import paired
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Tracer, symbolic_trace
 from torch.nn import functional
@@ -151,9 +152,9 @@ def test_torch_script_compiles_functions():
     torch.testing.assert_close(scripted(X, W), function(X, W))
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    ("name", "dtype", "device"), paired(CALLS, [torch.float32, torch.bfloat16, torch.float64], ["cpu", "cuda"])
+)
 def test_autocast_has_torch_s_dtype(name, dtype, device):
     """A CUDA tensor is a fake one; PyTorch's rule is read from its dispatcher: has it a kernel for autocast?"""
     kind = name.split()[0]
@@ -180,9 +181,7 @@ def test_autocast_has_torch_s_dtype(name, dtype, device):
         torch.set_autocast_enabled(device, was)
 
 
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("engine", ["auto", "simulator"])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(("name", "engine", "training"), paired(MODULES, ["auto", "simulator"], [True, False]))
 def test_inference_mode_is_torch_s(name, engine, training):
     results = []
     for library in (nn, torch.nn):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import paired
 from memory_cases import decoder, tokens
 from torch.nn.functional import linear
 
@@ -15,9 +16,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 SIZES = [(1, 64, 1, 5), (2, 64, 2, 16), (2, 256, 3, 9), (3, 384, 2, 8)]
 
 
-@pytest.mark.parametrize("norm", ["rms", "layer"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(("sizes", "dtype", "norm"), paired(SIZES, DTYPES, ["rms", "layer"]))
 def test_as_many_bytes_are_saved_as_predicted(sizes, dtype, norm):
     shape = Shape(*sizes, norm, dtype)
     model, batch = decoder(shape), tokens(shape)
