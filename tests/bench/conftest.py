@@ -19,7 +19,7 @@ class Stopwatch:
 
 
 @pytest.fixture
-def stopwatch():
+def stopwatch(quick_collections):  # each problem ends with one
     return Stopwatch
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import cases
+from draws import cases, paired
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nn.norms import MODES, hold_to_bounds, through_torch
@@ -57,18 +57,19 @@ def test_a_second_derivative_of_the_kernels():
             assert torch.autograd.gradgradcheck(function, (x, weight))
 
 
-@pytest.mark.parametrize("memory_efficient", MODES)
-@pytest.mark.parametrize("norm", [nn.FusedLayerNorm, nn.FusedRMSNorm])
-def test_no_columns_give_an_empty_output_and_empty_gradients(norm, memory_efficient):
-    for shape, columns in (((3, 0), 0), ((3, 2, 0), (2, 0)), ((0, 0), 0)):
-        module, x = norm(columns, memory_efficient=memory_efficient), torch.randn(shape, requires_grad=True)
-        with nn.engine("simulator"):
-            output = module(x)
-            compiled = torch.compile(module, fullgraph=True, backend="aot_eager")(x)
-        assert output.shape == compiled.shape == x.shape
-        output.sum().backward()
-        assert x.grad.shape == x.shape
-        assert all(parameter.grad.shape == parameter.shape for parameter in module.parameters())
+@pytest.mark.parametrize(
+    ("norm", "memory_efficient", "shape"),
+    paired([nn.FusedLayerNorm, nn.FusedRMSNorm], MODES, [((3, 0), 0), ((3, 2, 0), (2, 0)), ((0, 0), 0)]),
+)
+def test_no_columns_give_an_empty_output_and_empty_gradients(norm, memory_efficient, shape):
+    module, x = norm(shape[1], memory_efficient=memory_efficient), torch.randn(shape[0], requires_grad=True)
+    with nn.engine("simulator"):
+        output = module(x)
+        compiled = torch.compile(module, fullgraph=True, backend="aot_eager")(x)
+    assert output.shape == compiled.shape == x.shape
+    output.sum().backward()
+    assert x.grad.shape == x.shape
+    assert all(parameter.grad.shape == parameter.shape for parameter in module.parameters())
     torch.compiler.reset()
 
 

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from draws import paired
 from functorch.compile import make_boxed_compiler
 from kernels.test_edges import random_case
 from ml_dtypes import bfloat16
@@ -41,9 +42,7 @@ def gradients(function, x):
     return output, *torch.autograd.grad(output.float().pow(2).sum(), x)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, bfloat16])
-@pytest.mark.parametrize("rms", [False, True])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "rms", "dtype"), paired(MODES, [False, True], [np.float32, bfloat16]))
 def test_formulas_in_a_graph_are_within_the_oracle_s_bounds(mode, rms, dtype):
     case = random_case(7, 40, dtype, rms)
     leaves = [tensor(values, requires_grad=True) for values in (case.x, case.weight, case.bias)]
@@ -63,8 +62,7 @@ def test_formulas_in_a_graph_are_within_the_oracle_s_bounds(mode, rms, dtype):
     hold_to_bounds(case, held, array(output), tuple(None if leaf is None else array(leaf.grad) for leaf in leaves))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize(("fuse", "mode"), [(False, True), *((True, mode) for mode in MODES)])
 def test_layers_and_norms_with_an_offset_are_formulas_too(fuse, mode):
     torch.manual_seed(0)
     model = torch.nn.Sequential(LlamaLayer(8), GemmaRMSNorm(8)).double().float()
