@@ -14,6 +14,8 @@ from examine import (
     spread_of,
     statistics,
 )
+from functorch.compile import make_boxed_compiler
+from torch._dynamo.backends.common import aot_autograd
 
 from normlab import nn, oracle
 from normlab.host import checks
@@ -21,6 +23,32 @@ from normlab.host.exact import Kept
 from normlab.kernels.exact.risk import limits
 
 MODES = (False, True, "exact")
+
+
+class Named(torch.Tensor):
+    """Gives the function that it was given to, the number of arguments, and those with names."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        """Call nothing."""
+        return function, len(args), kwargs
+
+
+def counts_saved(shape: tuple[int, ...]) -> tuple:
+    """A backend of torch.compile, and a list to which it adds how many tensors of a shape each forward gives or saves.
+
+    A view of a tensor is no other tensor.
+    """
+    counted: list[int] = []
+
+    def count(graph, _):
+        (outputs,) = (node.args[0] for node in graph.graph.nodes if node.op == "output")
+        memory = {node.args[0] if node.target is torch.ops.aten.detach.default else node for node in outputs}
+        counted.append(len([node for node in memory if tuple(node.meta["val"].shape) == shape]))
+        return graph
+
+    forward, backward = map(make_boxed_compiler, (count, lambda graph, _: graph))
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward), counted
 
 
 def tensor(array: np.ndarray | None, requires_grad: bool = False) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from draws import paired
+from nn.norms import Named
 from torch.nn.functional import layer_norm, rms_norm
 
 import normlab.nn
@@ -378,11 +379,6 @@ def test_a_wrong_argument_is_told_before_anything_is_computed(call, error, said)
 
 
 def test_a_torch_function_of_a_tensor_gets_the_call():
-    class Named(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, function, types, args=(), kwargs=None):
-            return function, len(args), kwargs
-
     named = torch.zeros(2, 4).as_subclass(Named)
     assert add_rms_norm(X, named, offset=1.0) == (add_rms_norm, 4, {"offset": 1.0, "memory_efficient": False})
     assert add_layer_norm(named, X) == (add_layer_norm, 5, {"memory_efficient": False})

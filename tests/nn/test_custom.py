@@ -8,6 +8,7 @@ import pytest
 import torch
 from draws import paired
 from functorch.compile import make_boxed_compiler
+from nn.norms import counts_saved
 from torch._dynamo import compiled_autograd
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,17 +18,10 @@ from torch.library import opcheck
 from normlab import nn
 from normlab.nn import custom
 
+pytestmark = pytest.mark.usefixtures("forget_compiled")
 NORMS = [nn.FusedLayerNorm, nn.FusedRMSNorm]
 OPERATORS = {nn.FusedLayerNorm: "normlab::layer_norm", nn.FusedRMSNorm: "normlab::rms_norm"}
 EXACT = "normlab::exact_norm"
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled():
-    """What was compiled; also on disk, where a graph is found again though its operators' backward has changed."""
-    with torch._functorch.config.patch(enable_autograd_cache=False):
-        yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize(
@@ -229,17 +223,9 @@ def test_compile_with_inductor():
 
 @pytest.mark.parametrize("kind", NORMS)
 def test_compiled_and_saving_the_output_the_input_is_not_saved(kind):
-    whole = []
-
-    def count(graph, _):
-        (outputs,) = (node.args[0] for node in graph.graph.nodes if node.op == "output")
-        memory = {node.args[0] if node.target is torch.ops.aten.detach.default else node for node in outputs}
-        whole.append(len([node for node in memory if tuple(node.meta["val"].shape) == (4, 8)]))
-        return graph
-
+    backend, whole = counts_saved((4, 8))
     for memory_efficient in (False, True):
         norm = kind(8, memory_efficient=memory_efficient)
-        backend = aot_autograd(fw_compiler=make_boxed_compiler(count), bw_compiler=make_boxed_compiler(lambda g, _: g))
         # the output is an output anyway, and 2 x leaves nothing for its own gradient
         compiled = torch.compile(lambda x, norm=norm: norm(2 * x), fullgraph=True, backend=backend)
         compiled(torch.randn(4, 8, requires_grad=True)).sum().backward()

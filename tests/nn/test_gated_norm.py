@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from draws import paired
+from nn.norms import Named
 from torch.nn.functional import rms_norm, silu
 
 import normlab.nn
@@ -229,11 +230,6 @@ def test_a_wrong_argument_is_told_before_anything_is_computed(call, error, said)
 
 
 def test_a_torch_function_of_a_tensor_gets_the_call():
-    class Named(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, function, types, args=(), kwargs=None):
-            return function, len(args), kwargs
-
     named = torch.zeros(2, 4).as_subclass(Named)
     options = {"norm_before_gate": False, "memory_efficient": False}
     assert gated_rms_norm(X, named, norm_before_gate=False) == (gated_rms_norm, 4, options)

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from nn.norms import Named
 from torch.nn.functional import layer_norm
 
 import normlab.nn
@@ -174,10 +175,5 @@ def test_a_wrong_argument_is_told_before_anything_is_computed(call, error, said)
 
 
 def test_a_torch_function_of_a_tensor_gets_the_call():
-    class Named(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, function, types, args=(), kwargs=None):
-            return function, len(args)
-
-    assert modulated_layer_norm(X, S.as_subclass(Named), S) == (modulated_layer_norm, 4)
+    assert modulated_layer_norm(X, S.as_subclass(Named), S)[:2] == (modulated_layer_norm, 4)
     assert {"modulated_layer_norm", "ModulatedLayerNorm"} <= set(normlab.nn.__all__)

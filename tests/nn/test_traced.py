@@ -10,18 +10,14 @@ from functorch.compile import make_boxed_compiler
 from kernels.test_edges import random_case
 from ml_dtypes import bfloat16
 from nn.decoder_layers import GemmaRMSNorm, LlamaLayer
-from nn.norms import array, hold_to_bounds, tensor
+from nn.norms import array, counts_saved, hold_to_bounds, tensor
 from torch._dynamo.backends.common import aot_autograd
 
 from normlab import nn
 from normlab.nn import FusedLayerNorm, FusedRMSNorm, fused_by_compiler, replace_norms
 
+pytestmark = pytest.mark.usefixtures("forget_compiled")
 MODES = (False, True, "exact")
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled():
-    torch.compiler.reset()
 
 
 def traced(function):
@@ -87,15 +83,7 @@ def test_sums_are_formulas_too():
 @pytest.mark.parametrize("kind", [FusedLayerNorm, FusedRMSNorm])
 def test_the_output_is_saved_in_place_of_the_input(kind):
     """As `test_custom` asks of the operators: 2 x is another tensor than the input and the output."""
-    whole = []
-
-    def count(graph, _):
-        (outputs,) = (node.args[0] for node in graph.graph.nodes if node.op == "output")
-        memory = {node.args[0] if node.target is torch.ops.aten.detach.default else node for node in outputs}
-        whole.append(len([node for node in memory if tuple(node.meta["val"].shape) == (4, 8)]))
-        return graph
-
-    backend = aot_autograd(fw_compiler=make_boxed_compiler(count), bw_compiler=make_boxed_compiler(lambda g, _: g))
+    backend, whole = counts_saved((4, 8))
     for mode in MODES:
         norm = kind(8, memory_efficient=mode)
         with fused_by_compiler():

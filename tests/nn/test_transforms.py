@@ -83,12 +83,7 @@ def under(run, function):
     return called
 
 
-@pytest.fixture(autouse=True)
-def _forget_compiled():
-    yield
-    torch.compiler.reset()
-
-
+pytestmark = pytest.mark.usefixtures("forget_compiled")
 every_run = pytest.mark.parametrize("run", ["auto", "simulator", "operators"])
 
 

@@ -15,15 +15,9 @@ from torch.library import opcheck
 
 from normlab import nn
 
+pytestmark = pytest.mark.usefixtures("forget_compiled")
 FORWARD, BACKWARD = "normlab::family_norm", "normlab::family_norm_backward"
 NORMS = [nn.BatchNorm2d(4), nn.InstanceNorm2d(4, affine=True, track_running_stats=True), nn.GroupNorm(2, 4)]
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled():
-    with torch._functorch.config.patch(enable_autograd_cache=False):
-        yield
-    torch.compiler.reset()
 
 
 @pytest.mark.parametrize(
