@@ -10,6 +10,8 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from normlab import nn
 
+pytestmark = pytest.mark.usefixtures("forget_compiled")
+
 
 def pairs(memory_efficient) -> list[tuple]:
     """(ours, PyTorch's) as functions of x, weight."""
@@ -83,7 +85,6 @@ def under(run, function):
     return called
 
 
-pytestmark = pytest.mark.usefixtures("forget_compiled")
 every_run = pytest.mark.parametrize("run", ["auto", "simulator", "operators"])
 
 
