@@ -1,8 +1,29 @@
 """A timer that tests make up, and records that no machine ever made."""
 
 import pytest
+from typer.testing import CliRunner
 
+from normlab.bench import commands, machine
+from normlab.cli import app
 from normlab.measure.timing import Spread
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+def refused(*arguments):
+    """The one line on stderr of a command that exits with 2 and prints nothing else."""
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"normlab bench {arguments[0]}: ")
+    return line
+
+
+def nothing(launch):
+    """What a launch takes of a multiprocessor, as nobody has counted it."""
+    return {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
 
 
 class Stopwatch:
@@ -21,6 +42,16 @@ class Stopwatch:
 @pytest.fixture
 def stopwatch(quick_collections):  # each problem ends with one
     return Stopwatch
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch, stopwatch):
+    """The commands run on the CPU, and every call takes 1 µs."""
+    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
+    monkeypatch.setattr(commands, "DEVICE", "cpu")
+    monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
+    monkeypatch.setattr(commands, "of_launch", nothing)
+    monkeypatch.setattr(commands, "peak", lambda: None)
 
 
 def entry(median_us, array_bytes, copy_us, arrays=2):

@@ -6,27 +6,12 @@ import signal
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from bench.conftest import refused, run
 
 from normlab import engine
-from normlab.bench import commands, host, machine, norm
-from normlab.cli import app
+from normlab.bench import host, machine, norm
 from normlab.learn.xray import steps_of
 from normlab.measure.timing import Spread
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-
-def refused(*arguments):
-    """The one line on stderr of a command that exits with 2 and prints nothing else."""
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"normlab bench {arguments[0]}: ")
-    return line
 
 
 @pytest.mark.parametrize(
@@ -42,7 +27,7 @@ def refused(*arguments):
         (("norm", "--elements", "-5"), "--elements -5: a whole number"),
         (("norm", "--plot", "x.txt"), "the name must end in .svg, .png, .pdf"),
         (("family", "--norm", "rms"), "--norm rms: choose from batch, instance, group, layer"),
-        (("ladder", "sideways"), "LADDER sideways: choose from forward, backward"),
+        (("ladder", "sideways"), "LADDER sideways: choose from forward, backward, sgemm"),
         (("ladder", "forward", "--norm", "both"), "--norm both: choose from layer, rms"),
         (("ladder", "forward", "--dtype", "bf16"), "--dtype bf16: choose from"),
         (("host", "--peers", "x"), "--peers x: choose from"),
@@ -108,13 +93,7 @@ def test_the_help_lists_the_subcommands_and_every_option():
 
 
 @pytest.fixture
-def on_the_cpu(monkeypatch, stopwatch):
-    """The commands run on the CPU, and every call takes 1 µs."""
-    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
-    monkeypatch.setattr(commands, "DEVICE", "cpu")
-    monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
-    nothing = {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
-    monkeypatch.setattr(commands, "of_launch", lambda launch: nothing)
+def hosts_of_made_up_speed(on_the_cpu, monkeypatch):
     monkeypatch.setattr(host, "eager_time", lambda call: Spread(1e-5, 1e-5, 1e-5))
     monkeypatch.setattr(host, "replay_time", lambda call: Spread(1e-6, 1e-6, 1e-6))
     monkeypatch.setattr(host, "first_call", lambda name, folder: {"import_s": 1.0, "call_s": 2.0})
@@ -200,7 +179,7 @@ def test_ladder_prints_every_step_and_writes_the_record(on_the_cpu, tmp_path):
     assert set(written) == MACHINE | {"norm", "direction", "dtype", "n1", "n2", "bytes", "copy", "steps"}
 
 
-def test_host_prints_and_writes_eager_graph_and_first_calls(on_the_cpu, tmp_path):
+def test_host_prints_and_writes_eager_graph_and_first_calls(hosts_of_made_up_speed, tmp_path):
     record = tmp_path / "host.json"
     done = run("host", "--peers", "torch", "--json", record)
     assert done.exit_code == 0, done.stderr

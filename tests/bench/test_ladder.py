@@ -1,6 +1,7 @@
 from functools import partial
 
 import pytest
+from bench.conftest import nothing
 
 from normlab import engine
 from normlab.bench.ladder import Launch, climb, launches
@@ -12,10 +13,6 @@ KEYS = {
     "kernel", "grid", "block", "median_us", "lower_us", "upper_us",
     "registers", "local_bytes", "shared_bytes", "blocks_per_multiprocessor", "occupancy",
 }  # fmt: skip
-
-
-def nothing(launch):
-    return {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

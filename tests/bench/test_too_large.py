@@ -7,17 +7,16 @@ import weakref
 
 import pytest
 import torch
-from bench.conftest import family_row, norm_row
-from typer.testing import CliRunner
+from bench.conftest import family_row, norm_row, nothing, run
 
-from normlab.bench import commands, family, ladder, machine, norm, plots, product, tables
+from normlab.bench import commands, family, ladder, norm, plots, product, tables
 from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.problem import Problem, problems
 from normlab.bench.report import markdown
-from normlab.cli import app
 from normlab.kernels import LADDERS
 
+pytestmark = pytest.mark.usefixtures("on_the_cpu")
 SAID = "CUDA out of memory. Tried to allocate 20.00 GiB."
 REASON = f"OutOfMemoryError: {SAID}"
 SMALL = Problem("layer", "forward", "float32", 4, 32)
@@ -25,23 +24,6 @@ SMALL = Problem("layer", "forward", "float32", 4, 32)
 
 def too_large(*arguments, **options):
     raise torch.OutOfMemoryError(f"{SAID}\nGPU 0 has a total capacity of 16 GiB")
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-
-def nothing(launch):
-    return {"registers": 1, "local_bytes": 0, "shared_bytes": 0, "blocks_per_multiprocessor": 1, "occupancy": 0.5}
-
-
-@pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch, stopwatch):
-    monkeypatch.setattr(machine, "require_gpu", lambda ladder: None)
-    monkeypatch.setattr(commands, "DEVICE", "cpu")
-    monkeypatch.setattr(commands, "EventTimer", lambda: stopwatch(1e-6))
-    monkeypatch.setattr(commands, "of_launch", nothing)
-    monkeypatch.setattr(commands, "peak", lambda: None)
 
 
 def of_second(function, error=too_large):
