@@ -91,8 +91,10 @@ def test_permuting_rows_permutes_the_forward_s_results_bit_for_bit(step, case, s
 @given(case=cases(widths=(2, 33, 129), rows=(5,)), memory_efficient=st.booleans(), seed=st.integers(0, 99))
 def test_permuting_rows_permutes_grad_input_bit_for_bit(step, case, memory_efficient, seed):
     rng, order = np.random.default_rng(seed), np.arange(len(case.x))
-    # The threads of this step have other columns of a row that begins elsewhere in a vector of 16 bytes.
-    begins = order * case.x.strides[0] % 16 if step.name == "pipelined" else 0 * order
+    # The threads of this step have other columns of a row that begins elsewhere in a vector of 16 bytes, in an array
+    # whose rows follow one another: a copy where the case has another layout.
+    row = case.n2 * min(case.x.itemsize, case.grad_output.itemsize)
+    begins = order * row % 16 if step.name == "pipelined" else 0 * order
     for begin in np.unique(begins):
         order[begins == begin] = rng.permutation(order[begins == begin])
     output, mean, invvar = statistics(case)

@@ -156,8 +156,9 @@ def test_train_prints_how_far_losses_are_apart_and_writes_record_and_plot(tmp_pa
     assert all(name in picture for name in ("loss, float32", "loss, bfloat16", "torch.nn, another order", "exact"))
 
 
-def test_a_variant_that_learns_something_else_is_named_with_its_difference():
-    done = run("train", *TINY, "--steps", 30, "--dtype", "float32", "--norm-weight", 0)
+def test_a_variant_that_learns_something_else_is_named_with_its_difference(tmp_path):
+    (tmp_path / "poem.txt").write_text("the norm keeps what the layer needs, and what it needs it keeps. " * 40)
+    done = run("train", tmp_path / "poem.txt", *TINY, "--steps", 30, "--dtype", "float32", "--norm-weight", 0)
     words = " ".join(done.stdout.split())
     assert "(True)." in words
     difference = float(words.split("off by up to ")[1].split()[0])
