@@ -308,7 +308,7 @@ def lengths(direction: str) -> str:
                 before = f"{row['before']:.2f} / " if "before" in row else ""
                 found.setdefault(row["n2"], {})[gpu, row["norm"]] = f"{before}{row['of_copy']:.2f}"
     columns = [(gpu, norm) for gpu in ("h200", "h100") for norm in NORMS]
-    rows = [[f"{n2:,}", *(cells[column] for column in columns)] for n2, cells in sorted(found.items())]
+    rows = [[f"{n2:,}", *(cells.get(column, "–") for column in columns)] for n2, cells in sorted(found.items())]
     return _table(["columns", *(f"{NORMS[norm]}, {gpu.upper()}" for gpu, norm in columns)], rows, set())
 
 

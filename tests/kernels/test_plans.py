@@ -392,9 +392,19 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
         assert found(most, device=devices.of((8, 0))) == alone, "it takes no cluster"
 
 
-def test_rows_of_which_a_multiprocessor_holds_one_block_have_no_blocks_for_the_columns():
-    for n1, kernels in ((1, 1), (4, 2)):  # a single row's cluster has the sums of all rows
-        assert len(launches(BACKWARD["pipelined"], n1, 262144, Form(np.float32, np.float32))) == kernels
+def test_of_rows_of_which_a_multiprocessor_holds_one_block_only_odd_ones_have_blocks_for_the_columns():
+    recomputed = Form(BFLOAT16, BFLOAT16, memory_efficient=True)
+    for n1, n2, form, device, kernels in (
+        (1, 262144, Form(np.float32, np.float32), H200, 1),  # a single row's cluster has the sums of all rows
+        (4, 262144, Form(np.float32, np.float32), H200, 2),
+        (15, 91707, recomputed, H200, 1),
+        (8, 262144, recomputed, H200, 2),
+        (50, 91707, recomputed, H200, 2),  # more than 8 MiB
+        (600, 1919, Form(np.float32, np.float32, memory_efficient=True), devices.of((8, 6)), 2),  # too large a block
+    ):
+        found = launches(BACKWARD["pipelined"], n1, n2, form, device)
+        assert len(found) == kernels, (n1, n2)
+        assert found[0].work.shared_bytes <= device.shared_bytes
 
 
 @pytest.mark.parametrize("step", LADDERS["forward"] + LADDERS["backward"], ids=lambda step: step.name)
