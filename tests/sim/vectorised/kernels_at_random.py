@@ -1,14 +1,16 @@
 """Write kernels at random, and compare what both engines make of them, bit for bit.
 
-    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces] [--sanitize]
+    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces] [--sanitize] [--schedules]
 
 does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ.
 --strict: errors of the vectorised engine itself come out; --check: variables have the compiler's types; --traces: the
 engines also make the same traces; --sanitize: the scheduler finds nothing where the other engine has proved that there
-is nothing to find. The kernels have nested loops, divergence, break, continue and return, shared,
-dynamic and local memory, barriers (in branches that whole blocks take, too) and grid syncs, shuffles, votes and matches
-of whole warps and of halves, atomics, device functions, tuples, complex numbers, records in all kinds of memory and
-numbers of several types; some have races, on purpose.
+is nothing to find; --schedules: threads take turns in other orders.
+
+The kernels have nested loops, divergence, break, continue and return, shared, dynamic and local memory, barriers (in
+branches that whole blocks take, too) and grid syncs, shuffles, votes and matches of whole warps and of halves, atomics,
+device functions, tuples, complex numbers, records in all kinds of memory and numbers of several types; some have races,
+on purpose.
 """
 
 import linecache
@@ -408,15 +410,15 @@ def arguments(seed, threads):
     return [x, z, x.astype(np.float16), y, np.float32(1.25), n, out, counts, sums, u, out_of_z, g]
 
 
-def differ(seed, check=False, traces=False):
+def differ(seed, check=False, traces=False, schedule="forward"):
     """Return what both engines make of a seed's kernel if they differ, else None; and what the first says.
 
-    `check`: with the compiler's types of variables; `traces`: compare traces, too.
+    `check`: with the compiler's types of variables; `traces`: compare traces, too. `schedule`: of both.
     """
     kernel, configuration, source = made(seed)
     blocks, (columns, rows), *_ = configuration
     given = arguments(seed, blocks * columns * rows)
-    (said, one), (other_said, other) = outcomes(kernel, configuration, *given, check=check)
+    (said, one), (other_said, other) = outcomes(kernel, configuration, *given, check=check, schedule=schedule)
     if not isinstance(said, str):
         one, other, said = said, other_said, "error"
     if one == other and traces and said == VECTORISED and not Writer(seed).records:
@@ -453,7 +455,8 @@ def main(seconds, first=0):
             found, proved = disprove(seed)
             said = VECTORISED if proved else "the scheduler ran"
         else:
-            found, said = differ(seed, "--check" in sys.argv, "--traces" in sys.argv)
+            schedule = ("reverse", seed)[seed % 2] if "--schedules" in sys.argv else "forward"
+            found, said = differ(seed, "--check" in sys.argv, "--traces" in sys.argv, schedule)
         if found:
             print(f"seed {seed}: the engines differ\n{found[0]}\n{found[1]}\n{found[2]!r:.600}\n{found[3]!r:.600}")
             return 1

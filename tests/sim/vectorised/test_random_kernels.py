@@ -14,3 +14,13 @@ def test_both_engines_agree_on_kernels_at_random(first):
         assert found is None, f"seed {seed}: {found[0]}"
         said.append(who)
     assert said.count("the vectorised engine ran") > EACH * 0.7
+
+
+@pytest.mark.parametrize("schedule", ["reverse", 7])
+def test_both_engines_agree_in_another_schedule(schedule):
+    said = []
+    for seed in range(300, 312):
+        found, who = differ(seed, schedule=schedule)
+        assert found is None, f"seed {seed}: {found[0]}"
+        said.append(who)
+    assert said.count("the vectorised engine ran") > 4
