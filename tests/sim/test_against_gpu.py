@@ -19,15 +19,13 @@ import math
 import os
 import secrets
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64
-from numba.cuda import compiler, dispatcher, libdevicefuncs
+from numba.cuda import compiler, libdevicefuncs
 from numba.cuda import types as numba_types
 from numba.cuda.np.numpy_support import from_dtype
 from numba.cuda.random import (
@@ -38,6 +36,7 @@ from numba.cuda.random import (
     xoroshiro128p_uniform_float64,
 )
 
+from normlab.engine.compile import offline
 from normlab.sim import simulate
 from normlab.sim.language.libdevice import LIBDEVICE
 
@@ -105,17 +104,6 @@ def _with_dtype(arguments, dtype, random):
     return arguments(random, dtype)
 
 
-@contextmanager
-def the_gpu_is_an_h200():
-    """Let Numba compile with no GPU in the machine (engine.compile_ptx does the same)."""
-    real = dispatcher.get_current_device
-    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=CC)
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = real
-
-
 def numba_type(value: Any) -> Any:
     """The Numba type of an argument."""
     if isinstance(value, Sliced):
@@ -137,7 +125,7 @@ def compile_offline(kernel: Any, arguments: tuple) -> dict[str, Any]:
 
     compiler.compile_cuda = compile_cuda
     try:
-        with the_gpu_is_an_h200():
+        with offline.compiling(CC):
             ptx = cuda.compile_ptx(kernel.py_func, tuple(map(numba_type, arguments)), cc=CC)[0]
     finally:
         compiler.compile_cuda = real

@@ -3,7 +3,7 @@
 Idea: asynchronous copies, which need no registers, bring the next rows while a persistent block works on this one. The
 first pass makes a row's two sums and the columns' sums, the second pass makes grad_input. With a prefetch of one row,
 the first pass over a row comes before the second pass over the previous one, so no warp waits for sums on their way.
-Moves: dy and the saved array once (twice where two clusters share the work), grad_input once.
+Moves: dy and the saved array once (few rows twice, mostly from L2), grad_input once.
 Bound by: memory. Long 16-bit rows of LayerNorm are bound by instructions and by waits for shared memory: the columns'
 sums leave registers for 16 warps at most.
 Measured: records norm_*; and `tables`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
@@ -13,15 +13,11 @@ saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same wi
 
 What changed since step 2:
 - Several row groups share a block, each with its own row, pipeline stages and barrier; short rows share a warp.
-- Long rows are divided among the blocks of a cluster, whose barrier has two halves: arrive, second pass, wait.
-- The parameters lie in shared memory (`parameters`). When recomputing, the sums for grad_weight are divided by gamma
-  once, at the end.
-- Few rows need no second kernel: blocks of the same launch make the parameters' gradients (`beside`).
-- Rows that begin in the middle of a vector move whole vectors: a cluster takes rows of one alignment (`edges`).
-- Short rows come as tiles, in which a lane may have whole rows (`short_rows`).
-- Rows that no cluster holds, or whose copies are too narrow, are cut into pieces (`split_rows`).
-- The gradient of a residual that went on beside the output comes through the same stages, and is added at the store.
-- So does a gate; its gradient is stored beside grad_input (`gated`).
+- A cluster divides a long row among its blocks. Its barrier has two halves: arrive, second pass, wait.
+- Parameters lie in shared memory (`parameters`). Recomputing divides grad_weight's sums by gamma once, at the end.
+- Few rows have blocks of their own for the columns (`beside`). Short rows come as tiles (`short_rows`).
+- A cluster takes odd rows of one alignment, by whole vectors (`edges`). Rows too long for one are cut (`split_rows`).
+- A residual's gradient, or a gate, comes through the same stages (`gated`).
 """
 
 import itertools
