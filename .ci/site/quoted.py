@@ -217,7 +217,6 @@ QUOTED: dict[str, Callable[[], str]] = {
     "error of recomputing": lambda: scientific(gradient_error("recomputed")),
     "error of the exact mode": lambda: scientific(gradient_error("exact")),
     "verdict": verdict,
-    "rows compared": lambda: str(compared()["rows"]),
     "columns": lambda: str(compared()["columns"]),
     "kept columns": lambda: str(compared()["kept_columns"]),
     "exact keeps": lambda: size(kept("exact") - kept("recomputed")),

@@ -52,9 +52,8 @@ def compare(
     Exit code: 0, or 1 when an error exceeds its bound, or 2 when the arguments or the file cannot be used.
     """
     from normlab.studies.compare import PASSES, activations, plan, report, run
-    from normlab.studies.compare.workers import WorkerLostError
 
-    with refusing("compare", activations.InputError, WorkerLostError):
+    with refusing("compare", activations.InputError):
         chosen = plan.choose(norm.value, dtype.value, engine.value, step)
         sources = activations.bundled() if file is None else [activations.read(file)]
         job = plan.prepare(sources, chosen, rows)

@@ -342,10 +342,11 @@ def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backe
     seconds = chosen.simulated_seconds(n1, n2)
     if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
         quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))
-        faster = f"step={quickest.name!r} takes about {_duration(quickest.simulated_seconds(n1, n2))}, "
+        less = quickest.simulated_seconds(n1, n2)
+        faster = f"step={quickest.name!r} takes about {_duration(less)}, " if less < seconds / 2 else ""
         warnings.warn(
             f"the simulator takes about {_duration(seconds)} for step {chosen.name!r} on {n1:,} x {n2:,} elements; "
-            f"{'' if quickest is chosen else faster}fewer rows are faster, and a GPU takes milliseconds",
+            f"{faster}fewer rows are faster, and a GPU takes milliseconds",
             stacklevel=5,  # the user's line: above this function, `forward`, `layer_norm_forward` and its decorator
         )
 

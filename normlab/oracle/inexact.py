@@ -42,12 +42,13 @@ class Inexact:
     def __mul__(self, other: "Inexact") -> "Inexact":
         """Multiply: |a b - â b̂| <= |a| e_b + |b| e_a + e_a e_b, and one rounding."""
         exact = self.exact * other.exact
-        error = abs(self.exact) * other.error + abs(other.exact) * self.error + self.error * other.error
-        return self._held(exact, self.error + other.error, error).rounded_again(1)
+        error = abs(self.exact) * other.error + (abs(other.exact) + other.error) * self.error
+        return self._held(exact, self.error + other.error, error, rounded=1)
 
     def divided_exactly(self, divisor: ExtendedArray) -> "Inexact":
         """Divide by numbers that the kernel holds without error. The result is unknown where the divisor is 0."""
         error = np.where(divisor == 0, Extended(np.inf), self.error / abs(divisor))
+        # In two steps: the first makes x / 0 unknown before its rounding is NaN.
         return self._held(self.exact / divisor, self.error, error).rounded_again(1)
 
     def scaled(self, factor: Extended) -> "Inexact":
@@ -59,9 +60,7 @@ class Inexact:
 
         `held_by`: the kernel may hold these numbers divided by `held_by`, so that they underflow sooner.
         """
-        rounding = gamma_k(times, self.arithmetic.u) * (abs(self.exact) + self.error)
-        underflow = times * held_by * self.arithmetic.u_format.half_subnormal
-        return self._held(self.exact, self.error, self.error + rounding + underflow)
+        return self._held(self.exact, self.error, self.error, times, held_by)
 
     def sum(self, axis: int, roundings: float) -> "Inexact":
         """Add up along an axis. Each term goes through `roundings` additions: Σ e_i + γ_k Σ (|a_i| + e_i)."""
@@ -82,14 +81,26 @@ class Inexact:
         rounding = storage.unit_roundoff * (abs(self.exact) + self.error) + storage.half_subnormal
         return unless_special(self.error + rounding, self.error)
 
-    def _held(self, exact: ExtendedArray, operands: ExtendedArray, error: ExtendedArray) -> "Inexact":
+    def _held(
+        self,
+        exact: ExtendedArray,
+        operands: ExtendedArray,
+        error: ExtendedArray,
+        rounded: int = 0,
+        held_by: Extended | int = 1,
+    ) -> "Inexact":
         """Return a result; its error is infinite if it may overflow, and special where `operands` is special.
 
-        `operands`: the sum of the operands' errors.
+        `operands`: the sum of the operands' errors. `rounded`: by so many multiplications or divisions, as in
+        `rounded_again`.
         """
-        error = unless_special(error, operands)
-        overflows = abs(exact) + error > self.arithmetic.u_format.largest
-        return Inexact(exact, np.where(overflows, Extended(np.inf), error), self.arithmetic)
+        size = abs(exact)
+        if rounded:
+            underflow = rounded * held_by * self.arithmetic.u_format.half_subnormal
+            error = error + (gamma_k(rounded, self.arithmetic.u) * (size + error) + underflow)
+        overflows = size + error > self.arithmetic.u_format.largest
+        error = np.where(overflows, Extended(np.inf), error)
+        return Inexact(exact, unless_special(error, operands), self.arithmetic)
 
 
 def held_exactly(values: ExtendedArray, arithmetic: Arithmetic) -> Inexact:

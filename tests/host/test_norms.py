@@ -368,11 +368,11 @@ def test_backward_names_what_was_given_and_what_is_needed(change, kind, text):
 @pytest.mark.skipif(gpu_available(), reason="with a GPU nothing is simulated")
 def test_a_long_simulation_is_announced(monkeypatch):
     monkeypatch.setattr(norms, "PATIENCE", 1e-4)
-    best = BEST["forward"]
-    text = rf"about 0 s for step '{best}' on 2 x 512 elements; step='thread_per_row' takes about 0 s, fewer rows"
-    with pytest.warns(UserWarning, match=text) as found:
-        layer_norm_forward(draw(2, 512), 512)
-    assert found[0].filename == __file__, "it names the line of the caller"
+    for step, faster in ((BEST["forward"], ""), ("thread_per_row", "step='block_tree' takes about 0 s, ")):
+        text = f"about 0 s for step '{step}' on 2 x 512 elements; {faster}fewer rows"
+        with pytest.warns(UserWarning, match=text) as found:
+            layer_norm_forward(draw(2, 512), 512, step=step)
+        assert found[0].filename == __file__, "it names the line of the caller"
 
 
 # ---- keyword-only, after one release -----------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def test_html_writes_a_page_for_every_launch(tmp_path):
         (["forward", "--shape", "8"], "a shape is rows x columns, such as 8x256, both at least 1; got '8'"),
         (["forward", "--shape", "0x8"], "both at least 1; got '0x8'"),
         (["forward/"], "'forward/' names no step: 'forward' alone means all of them, and forward/thread_per_row one"),
-        (["forward", "--shape", "100000x100000"], "days, more than a day; a smaller --shape takes less"),
+        (["forward", "--shape", "1000000x100000"], "days, more than a day; a smaller --shape takes less"),
         (["forward", "--html", "x.html"], "--html writes one step's report: give one, such as forward/thread_per_row"),
         (["forward", "--recompute"], "--recompute is for the backward ladder, not for 'forward'"),
         (["forward/apex", "--shape", "2x8", "--html", "/nowhere/x.html"], "/nowhere"),

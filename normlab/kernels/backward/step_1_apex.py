@@ -21,7 +21,7 @@ from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.plan import Chains, Device, Plan, Work
 from normlab.kernels.problem import BackwardProblem
-from normlab.kernels.step import BackwardStep
+from normlab.kernels.step import BackwardStep, simulated_by_vectors
 from normlab.stages.block import block_sums
 from normlab.stages.gradient import corrected, input_gradient, leave_means, row_terms
 from normlab.stages.strided import COLUMNS, ROWS, TILE_STRIDE, WARPS, load_add_strided, load_write_strided
@@ -220,6 +220,6 @@ STEP = BackwardStep(
     ways=(plan,),
     row_chains=row_chains_of,
     # 16 blocks of 128 threads stand on every 32 columns, however few the rows
-    simulated_seconds=lambda n1, n2: n1 * (0.006 + 12e-6 * n2) + 0.0019 * n2,
+    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,  # 16 warps add up 32 columns
     column_chains=column_chains_of,
 )

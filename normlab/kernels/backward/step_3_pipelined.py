@@ -230,6 +230,5 @@ STEP = BackwardStep(
     summary="rows fetched ahead, sums travel meanwhile, long rows in clusters",
     ways=(plan_by_length, step_2_fused.plan, split_rows.plan, step_1_apex.plan),
     row_chains=_row_chains,
-    simulated_seconds=lambda n1, n2: n1 * (0.006 + 30e-6 * n2) + 280e-6 * n2,
     column_chains=_column_chains,
 )

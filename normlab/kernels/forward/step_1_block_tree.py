@@ -86,6 +86,5 @@ STEP = ForwardStep(
     summary="a block per row, trees in shared memory",
     ways=(plan,),
     row_chains=row_chains_of,
-    simulated_seconds=lambda n1, n2: n1 * (0.006 + 4e-6 * n2),
     statistics="two_pass",
 )

@@ -88,6 +88,5 @@ STEP = ForwardStep(
     summary="a block per row, sums by warp shuffles",
     ways=(plan,),
     row_chains=row_chains_of,
-    simulated_seconds=lambda n1, n2: n1 * (0.006 + 4e-6 * n2),
     statistics="two_pass",
 )

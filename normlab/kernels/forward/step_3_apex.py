@@ -77,6 +77,5 @@ STEP = ForwardStep(
     summary="one pass: Welford, Chan, rotating shuffles",
     ways=(plan,),
     row_chains=row_chains_of,
-    simulated_seconds=lambda n1, n2: n1 * (0.007 + 4e-6 * n2),
     statistics="welford",
 )

@@ -122,6 +122,5 @@ STEP = ForwardStep(
     summary="three passes, a block of columns at a time",
     ways=(plan,),
     row_chains=_chains,
-    simulated_seconds=lambda n1, n2: n1 * (60e-6 * threads_for(n2) + 4e-6 * n2),
     statistics="two_pass",
 )

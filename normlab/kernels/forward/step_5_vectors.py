@@ -115,6 +115,5 @@ STEP = ForwardStep(
     summary="16-byte vectors, the row in registers",
     ways=(plan, step_4_column_blocks.plan),
     row_chains=_chains,
-    simulated_seconds=lambda n1, n2: n1 * (0.002 + 10e-6 * n2),
     statistics="two_pass",
 )

@@ -312,6 +312,5 @@ STEP = ForwardStep(
     summary="several rows a block, both sums with one barrier",
     ways=(plan, step_4_column_blocks.plan),
     row_chains=_chains,
-    simulated_seconds=lambda n1, n2: n1 * (0.002 + 13e-6 * n2),
     statistics="grouped",
 )

@@ -97,6 +97,5 @@ STEP = ForwardStep(
     summary="long rows in the shared memory of a cluster, others as one_barrier",
     ways=(step_6_one_barrier.plan, plan, split_rows.plan, step_4_column_blocks.plan),
     row_chains=_chains,
-    simulated_seconds=lambda n1, n2: n1 * (0.002 + 15e-6 * n2),
     statistics="grouped",
 )

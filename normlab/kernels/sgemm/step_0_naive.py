@@ -52,6 +52,4 @@ STEP = ProductStep(
     name="naive",
     summary="a thread per element, a warp down a column of C",
     ways=(plan,),
-    tile=TILE,
-    tile_seconds=0.003,
 )

@@ -15,7 +15,7 @@ Next: fewer instructions other than FMA, and no registers for elements under way
 
 from functools import partial
 
-from normlab.kernels.sgemm import buffered, tiling
+from normlab.kernels.sgemm import buffered
 from normlab.kernels.sgemm.product import ProductStep
 from normlab.kernels.sgemm.step_8_z_order import TILING
 from normlab.stages.lanes import blocks_in_bands
@@ -26,6 +26,4 @@ STEP = ProductStep(
     name="block_order",
     summary="blocks in bands: what runs together shares L2",
     ways=(partial(buffered.plan, "block_order", TILING, blocks_in_bands(BAND)),),
-    tile=tiling.TILE,
-    tile_seconds=tiling.TILE_SECONDS,
 )

@@ -335,6 +335,4 @@ STEP = ProductStep(
     name="pipelined",
     summary="copies several tiles ahead without registers",
     ways=(plan,),
-    tile=(PLAN.rows, PLAN.columns, PLAN.depth),
-    tile_seconds=0.3,
 )

@@ -57,6 +57,4 @@ STEP = ProductStep(
     name="coalesced",
     summary="a thread per element, a warp along a row of C",
     ways=(plan,),
-    tile=TILE,
-    tile_seconds=0.003,
 )

@@ -68,6 +68,4 @@ STEP = ProductStep(
     name="shared_tile",
     summary="a block's squares of A and B in shared memory",
     ways=(plan,),
-    tile=TILE,
-    tile_seconds=0.04,
 )

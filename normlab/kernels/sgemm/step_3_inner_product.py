@@ -95,6 +95,4 @@ STEP = ProductStep(
     name="inner_product",
     summary="8 x 8 elements a thread, each an inner product",
     ways=(plan,),
-    tile=TILE,
-    tile_seconds=0.26,
 )

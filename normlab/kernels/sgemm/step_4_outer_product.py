@@ -101,6 +101,4 @@ STEP = ProductStep(
     name="outer_product",
     summary="8 x 8 elements a thread, by outer products",
     ways=(plan,),
-    tile=TILE,
-    tile_seconds=0.17,
 )

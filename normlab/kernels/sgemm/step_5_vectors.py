@@ -31,6 +31,4 @@ STEP = ProductStep(
     name="vectors",
     summary="16 bytes an instruction, A transposed in shared memory",
     ways=(partial(tiling.plan, "vectors", TILING),),
-    tile=tiling.TILE,
-    tile_seconds=tiling.TILE_SECONDS,
 )

@@ -29,6 +29,4 @@ STEP = ProductStep(
     name="padded",
     summary="A's tile padded: its stores meet in no bank",
     ways=(partial(tiling.plan, "padded", TILING),),
-    tile=tiling.TILE,
-    tile_seconds=tiling.TILE_SECONDS,
 )

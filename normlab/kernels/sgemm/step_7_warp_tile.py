@@ -24,6 +24,4 @@ STEP = ProductStep(
     name="warp_tile",
     summary="a warp's lanes 4 x 8: fewer addresses a load",
     ways=(partial(tiling.plan, "warp_tile", TILING),),
-    tile=tiling.TILE,
-    tile_seconds=tiling.TILE_SECONDS,
 )

@@ -25,6 +25,4 @@ STEP = ProductStep(
     name="z_order",
     summary="a warp's lanes in z-order: neighbours share addresses",
     ways=(partial(tiling.plan, "z_order", TILING),),
-    tile=tiling.TILE,
-    tile_seconds=tiling.TILE_SECONDS,
 )

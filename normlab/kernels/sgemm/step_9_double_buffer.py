@@ -13,7 +13,7 @@ Next: which blocks are at work at the same time.
 
 from functools import partial
 
-from normlab.kernels.sgemm import buffered, tiling
+from normlab.kernels.sgemm import buffered
 from normlab.kernels.sgemm.product import ProductStep
 from normlab.kernels.sgemm.step_8_z_order import TILING
 from normlab.stages.lanes import blocks_in_rows
@@ -23,6 +23,4 @@ STEP = ProductStep(
     # the order of the blocks is still that of step 8, so that only the buffers differ
     summary="the next tile travels while this one is multiplied",
     ways=(partial(buffered.plan, "double_buffer", TILING, blocks_in_rows),),
-    tile=tiling.TILE,
-    tile_seconds=tiling.TILE_SECONDS,
 )

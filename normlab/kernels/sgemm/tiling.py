@@ -17,7 +17,6 @@ SUMS = SIDE**2
 THREADS = ROWS * COLUMNS // SUMS
 STAGED = ROWS * DEPTH // THREADS  # elements of each tile that a thread fetches
 B_ELEMENTS = DEPTH * COLUMNS  # of its tile in shared memory
-TILE_SECONDS = 0.17  # of the steps' simulation
 
 
 class Tiling(NamedTuple):

@@ -102,8 +102,8 @@ def store_record(frame: Frame, record: Record, value: Any) -> None:
 
 def record_at(records: Records, index: Any) -> Record:
     """Return the record at an index of each lane, which is inside the array."""
-    parts = index if type(index) is tuple else (index,)
-    if len(parts) != len(records.shape) or any(type(part) is Mixed for part in parts):
+    parts = parts_of(index)
+    if len(parts) != len(records.shape):
         raise NotVectorisedError("of a part of an array of records")
     for part, extent in zip(parts, records.shape, strict=True):
         inside(part, extent)
@@ -133,12 +133,23 @@ def is_element(array: Array, index: Any) -> bool:
     return len(parts) == len(array.shape) and not any(part is Ellipsis or type(part) is slice for part in parts)
 
 
+def parts_of(index: Any) -> tuple:
+    """Return an index's parts, one per dimension; of integers that differ in type between lanes only the number counts.
+
+    `min(row, rows - 1)` has the type of the one or of the other.
+    """
+    parts = index if type(index) is tuple else (index,)
+    if Mixed in map(type, parts):
+        return tuple(part.integers() if type(part) is Mixed else part for part in parts)
+    return parts
+
+
 def place_of(frame: Frame, array: Array, index: Any, based: bool = True) -> Any:
     """Return the element's place in the array's store: an int, or an array of one place for each lane.
 
     Not `based`: count from the beginning of the block's or the lane's own array.
     """
-    parts = index if type(index) is tuple else (index,)
+    parts = parts_of(index)
     if frame.lanes.machine.launch.proof is not None:
         for part in parts:
             not_negative(part)

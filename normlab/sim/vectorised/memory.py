@@ -118,6 +118,12 @@ class Array:
             offset = int(offset[0])
         return self.viewed(self.shape, self.strides, offset)
 
+    def spread(self, places: np.ndarray, width: int) -> "Array":
+        """Return the array for `width` lanes, of which those at `places` see it as before: the reverse of `taken`."""
+        offset = np.zeros(width, np.int64)
+        offset[places] = self.offset
+        return self.viewed(self.shape, self.strides, offset)
+
     def viewed(self, shape: tuple, strides: tuple, offset: Any) -> "Array":
         """Return a view of the same memory."""
         view = Array(self.store, self.dtype, shape, strides, offset, self.base)

@@ -86,15 +86,30 @@ class Mixed:
         """Hold `values`, each as wide as the frame or uniform."""
         self.choice, self.values = choice, values
 
+    def integers(self) -> Vector:
+        """Return the numbers as 64-bit integers, where each lane has an integer of some type."""
+        if (self.choice < 0).any():
+            raise NotVectorisedError("a variable is read in lanes that have not assigned it")
+        data = np.empty(len(self.choice), np.int64)
+        for number, value in enumerate(self.values):
+            kind = kind_of(value)
+            numbers = value.data if type(value) is Vector else np.asarray(value)
+            if kind not in HOLDERS or HOLDERS[kind].kind not in "iu" or not np.can_cast(numbers.dtype, np.int64):
+                raise NotVectorisedError(f"of an index of the type {kind.__name__}")
+            np.copyto(data, numbers, where=self.choice == number)
+        return Vector(np.int64, data)
+
     __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = Vector.__bool__
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = Vector.__eq__
     __hash__ = None  # type: ignore[assignment]
 
 
 def varies(value: Any) -> bool:
-    """Return whether a value may differ between the lanes."""
+    """Return whether a value may differ between the lanes, as views of an array do that begin at each lane's place."""
     kind = type(value)
-    return kind is Vector or kind is Mixed or (isinstance(value, tuple) and any(map(varies, value)))
+    if kind is Vector or kind is Mixed or type(getattr(value, "offset", None)) is np.ndarray:
+        return True
+    return isinstance(value, tuple) and any(map(varies, value))
 
 
 def rebuilt(like: tuple, parts: Any) -> Any:
@@ -257,6 +272,8 @@ def _spread(width: int, group: list[Piece]) -> Any:
         return rebuilt(group[0][1], [_spread(width, list(zip(places, column, strict=True))) for column in columns])
     kind = kind_of(group[0][1])
     if kind not in HOLDERS:
+        if len(group) == 1 and varies(group[0][1]):
+            return group[0][1].spread(group[0][0], width)
         if all(same(value, group[0][1]) for _, value in group):
             return group[0][1]
         raise NotVectorisedError(f"lanes have different values of the type {kind.__name__}")

@@ -15,7 +15,7 @@ from normlab.sim.machine.vector import (
     write_vector,
     write_vector_from,
 )
-from normlab.sim.vectorised.accesses import inside, load, load_item, place_of, store, store_item, tell
+from normlab.sim.vectorised.accesses import inside, load, load_item, parts_of, place_of, store, store_item, tell
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
@@ -26,9 +26,9 @@ from normlab.sim.vectorised.values import Mixed, Vector
 
 def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
     """Return the places of `width` neighbours along the last axis, from `index` on, for each lane."""
-    if type(array) is not Array or type(index) is Mixed:
+    if type(array) is not Array:
         raise NotVectorisedError("of a vector access to something other than an array")
-    parts = index if type(index) is tuple else (index,)
+    parts = parts_of(index)
     if len(parts) != len(array.shape) or any(type(part) is slice for part in parts):
         raise NotVectorisedError("of a vector access with an index of other dimensions")
     for part, extent in zip(parts, array.shape, strict=True):

@@ -1,13 +1,14 @@
 """Answer whether recomputing from the saved output is as good as saving the input, on given data: `normlab compare`.
 
-Each layer runs through the kernels forward and, on three paths, backward (`normlab.studies.compare.passes`), maybe side
-by side (`normlab.studies.compare.workers`), and its numbers become a report with a verdict. Called by `normlab.cli`,
-drawn by `normlab.studies.compare.report`; nothing is printed here.
+Each layer runs through the kernels forward and, on three paths, backward (`normlab.studies.compare.passes`), and its
+numbers become a report with a verdict. Called by `normlab.cli`, drawn by `normlab.studies.compare.report`; nothing is
+printed here.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from normlab.studies.compare.passes import PATHS, Backward, Forward, Pass, run_b
 from normlab.studies.compare.plan import Job, Plan
 from normlab.studies.compare.traffic import Layer
 from normlab.studies.compare.verdict import Verdict, judge, reason
-from normlab.studies.compare.workers import workers
 
 PASSES = 1 + len(PATHS)  # of a layer
 AT_RISK = 10.0  # a channel whose recompute bound exceeds its saved-input bound by this factor
@@ -89,23 +89,15 @@ def summarise(
 
 
 def run(job: Job, advance: Callable[[], None] = lambda: None) -> Report:
-    """Run every layer's passes; the numbers do not depend on how many processes do it.
-
-    `advance` is called after each pass, `PASSES * len(job.layers)` times.
-    """
+    """Run every layer's passes. `advance` is called after each pass, `PASSES * len(job.layers)` times."""
     began = time.perf_counter()
-    layers, plan = job.layers, job.plan
-    with workers(job.processes) as execute:
-        forwards = execute(run_forward, [(layer, plan) for layer in layers], advance)
-        backwards = execute(
-            run_backward,
-            [(layer, plan, forward, path) for layer, forward in zip(layers, forwards, strict=True) for path in PATHS],
-            advance,
-        )
-    reports = [
-        summarise(layer, plan, *passes)
-        for layer, *passes in zip(
-            layers, forwards, *(backwards[number :: len(PATHS)] for number in range(len(PATHS))), strict=True
-        )
-    ]
-    return Report(plan, reports, time.perf_counter() - began)
+    reports = []
+    for layer in job.layers:
+        forward = run_forward(layer, job.plan)
+        advance()
+        backwards: list[Any] = []
+        for path in PATHS:
+            backwards.append(run_backward(layer, job.plan, forward, path))
+            advance()
+        reports.append(summarise(layer, job.plan, forward, *backwards))
+    return Report(job.plan, reports, time.perf_counter() - began)

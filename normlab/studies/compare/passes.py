@@ -1,9 +1,9 @@
 """Run and measure the passes over one layer: the forward, and the backward on three paths.
 
 A path is what the host functions call memory_efficient: False, from the saved input; True, recomputed from the output;
-"exact", recomputed except for the columns that were kept. `normlab.studies.compare` calls the passes, in its own
-process or in a worker's. The kernels run through `normlab.host.norms`. Every result is held against `normlab.oracle`:
-the float64 truth on the same rounded inputs, and the a-priori bound.
+"exact", recomputed except for the columns that were kept. `normlab.studies.compare` calls the passes. The kernels run
+through `normlab.host.norms`. Every result is held against `normlab.oracle`: the float64 truth on the same rounded
+inputs, and the a-priori bound.
 """
 
 import warnings

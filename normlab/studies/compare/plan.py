@@ -1,10 +1,8 @@
-"""Plan a comparison: engine, steps, rows, processes, and about how long it takes.
+"""Plan a comparison: engine, steps, rows, and about how long it takes.
 
 Called by `normlab.cli` before anything runs. It asks `normlab.engine` for a GPU and `normlab.kernels` for the steps.
 """
 
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +12,10 @@ from normlab.kernels.exact.chains import with_repairs
 from normlab.studies.compare.activations import InputError, Source
 from normlab.studies.compare.traffic import Layer, layer_of
 
-SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "global_atomics"}  # its quickest
+SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "fused"}  # its quickest
 ORACLE = 2e-6  # seconds an element, value and bound of one pass
-BUDGET = 11.0  # seconds that a run without --rows may take by this reckoning, which is a third too high: 10 in all
-WORTH_PROCESSES = 3.0  # seconds of work below which a second process (0.7 s to start) does not pay
+BACKWARDS = 3  # from the saved input, recomputed, exact
+BUDGET = 10.0  # seconds that a run without --rows may take
 
 
 @dataclass(frozen=True)
@@ -59,23 +57,23 @@ class Plan:
             statistics=forward.statistics,
         )
 
-    def seconds(self, shapes: list[tuple[int, int]], cores: int = 1) -> float:
-        """Return about how long the passes over layers of (n1, n2) take: all forwards side by side, then all backwards.
+    def seconds(self, shapes: list[tuple[int, int]]) -> float:
+        """Return about how long the passes over layers of (n1, n2) take; on a GPU only the oracle takes time.
 
-        On a GPU only the oracle takes time. In the simulator it is the scheduler's time; the vectorised engine takes
-        less. The exact backward is reckoned as one more, which it is with few columns kept; with none it is not run at
-        all, with all of them it takes twice as long.
+        The exact backward is reckoned as one more, which it is with few columns kept; with none it is not run at all,
+        with all of them it takes twice as long.
         """
-        oracle_seconds, forward, backward = (
-            sum(cost(*shape) for shape in shapes)
-            for cost in (lambda n1, n2: ORACLE * n1 * n2, self._simulated("forward"), self._simulated("backward"))
+        return sum(
+            (1 + BACKWARDS) * ORACLE * n1 * n2
+            + self._simulated("forward", n1, n2)
+            + BACKWARDS * self._simulated("backward", n1, n2)
+            for n1, n2 in shapes
         )
-        return (oracle_seconds + forward) / min(cores, len(shapes)) + 3 * (oracle_seconds + backward) / cores
 
-    def _simulated(self, ladder: str) -> Callable[[int, int], float]:
+    def _simulated(self, ladder: str, n1: int, n2: int) -> float:
         """Return the seconds that the simulator takes for the step of a ladder; 0 on a GPU."""
         step = _step(ladder, self.forward if ladder == "forward" else self.backward)
-        return step.simulated_seconds if self.engine == "simulator" else lambda n1, n2: 0.0
+        return step.simulated_seconds(n1, n2) if self.engine == "simulator" else 0.0
 
 
 def _step(ladder: str, name: str) -> Any:
@@ -104,11 +102,10 @@ def choose(norm: str = "layer", dtype: str = "float32", world: str = "auto", ste
 
 @dataclass(frozen=True)
 class Job:
-    """Everything chosen and read, nothing run. `processes` to run it in, and about how many `seconds` that takes."""
+    """Everything chosen and read, nothing run; about how many `seconds` it takes."""
 
     layers: list[Layer]
     plan: Plan
-    processes: int
     seconds: float
 
 
@@ -118,24 +115,16 @@ def prepare(sources: list[Source], plan: Plan, rows: int | None = None) -> Job:
     Raises:
         InputError: NaN or infinity in the data, or values too large for the dtype.
     """
-    cores = 1 if plan.engine == "gpu" else min(processors(), 2)  # a layer has two backwards at least
-    limit = _rows_within(BUDGET, sources, plan, cores) if rows is None else rows
+    limit = _rows_within(BUDGET, sources, plan) if rows is None else rows
     layers = [layer_of(source, plan.norm, plan.dtype, limit) for source in sources]
     if rows is None:
         note = f"only the first {limit:,} rows, to stay within 10 s; --rows N takes N"
         layers = [replace(layer, notes=(*layer.notes, note)) if limit < layer.rows_total else layer for layer in layers]
-    shapes = [layer.input.shape for layer in layers]
-    processes = cores if plan.seconds(shapes) > WORTH_PROCESSES else 1
-    return Job(layers, plan, processes, plan.seconds(shapes, processes))
+    return Job(layers, plan, plan.seconds([layer.input.shape for layer in layers]))
 
 
-def _rows_within(seconds: float, sources: list[Source], plan: Plan, cores: int) -> int:
+def _rows_within(seconds: float, sources: list[Source], plan: Plan) -> int:
     """Return how many rows of each source fit into that time, tens of them, and at least one. It grows linearly."""
-    none, one = (plan.seconds([(rows, source.shape[1]) for source in sources], cores) for rows in (0, 1))
+    none, one = (plan.seconds([(rows, source.shape[1]) for source in sources]) for rows in (0, 1))
     rows = max(1, int((seconds - none) / (one - none)))
     return rows - rows % 10 if rows > 100 else rows
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -158,9 +158,30 @@ def functions_of_numpy(x, y, z, points):
         y[i] = 0
 
 
+@cuda.jit
+def indices_of_two_types(x, y, z, points):
+    i = cuda.grid(1)
+    square = cuda.local.array((2, 3), float32)
+    at = min(np.int32(i), 40)  # an int32 or an int
+    square[min(np.int32(i % 3), 1), i % 3] = x[at]
+    if i <= 40:
+        points[at].x = square[min(np.int32(i % 3), 1), i % 3]
+    y[max(at, np.uint8(i))] = x[at] + i % 2
+
+
+@cuda.jit
+def views_in_tuples(x, y, z, points):
+    i = cuda.grid(1)
+    both = x[i : i + 1], y[i : i + 1]
+    if i % 3:
+        source, target = both
+        for k in range(i % 2 + 1):
+            target[0] += source[0] * (k + 1)
+
+
 KERNELS = [
     *(escapes, complex_arithmetic, complex_in_dynamic_memory, records_everywhere, columns_of_records),
-    *(elses_of_loops, walks, slices, inner_functions, functions_of_numpy),
+    *(elses_of_loops, walks, slices, inner_functions, functions_of_numpy, indices_of_two_types, views_in_tuples),
 ]
 
 
