@@ -79,7 +79,32 @@ def test_the_numbers_of_a_plan_are_said_in_words():
     assert "four stages in 131,072 bytes of shared memory" in said
     assert "139,264 bytes of dynamic shared memory" in said
     assert "0.97 of a copy at 4096 columns; three stages: 0.96" in said
-    assert "fused: runs it, too, but is asked only where pipelined refuses" in said
+    assert "fused: runs it, too, but is asked only where pipelined refuses; predicted: " in said
+
+
+def test_the_cost_model_speaks_in_text_json_and_a_notebook():
+    one = explain("backward", dtype="bfloat16", n1=32768, n2=4096, device="h100")
+    cost = one.predicted
+    for said in (str(one), unescape(one._repr_html_())):
+        assert f"{cost.microseconds:,.1f} us, {cost.of_copy:.2f} of a copy's speed" in said
+        assert "bound by memory; 136 KiB in flight per multiprocessor, " in said
+        assert "times as long" in said
+    answer = json.loads(one.as_json())
+    assert answer["predicted"]["microseconds"] == cost.microseconds
+    assert answer["predicted"]["bound_by"] == "memory"
+    assert "times as long" in answer["runner_up"]["why_not"]
+    slower = one.cost_of(one.runner_up).microseconds
+    assert f"{slower:,.1f} us, {slower / cost.microseconds:.2f} times as long" in answer["runner_up"]["why_not"]
+
+
+def test_a_last_round_that_is_nearly_empty_is_named_and_what_the_model_does_not_know_is_not_said():
+    tail = str(explain(n1=1140, n2=4096, dtype="bfloat16"))
+    assert "the last of two rounds of blocks is 8 % full" in tail
+    assert "% full" not in str(explain(n1=1056, n2=4096, dtype="bfloat16"))
+    assert "at least " in str(explain(step="apex"))
+    for unknown in (explain(residual=True), explain("family"), explain(device=Device(132, (9, 0), 232448))):
+        assert unknown.predicted is None
+        assert json.loads(unknown.as_json())["predicted"] is None
 
 
 def test_a_gpu_without_clusters_and_a_float64_norm_say_what_refused():
