@@ -154,8 +154,7 @@ def predict(
         start=life + constants.latency * backward,
         memory=memory,
         work=busy,
-        sums=(len(plan.work) > 1) * 2 * constants.latency
-        + constants.sums * plan.scratch_bytes / device.bandwidth * 1e6,
+        sums=sums,
         life=life,
         rounds=rounds,
         in_flight=in_flight,

@@ -89,7 +89,7 @@ def predicted_lines(one: Any) -> list[str]:
     cost = one.predicted
     if cost is None:
         known = one.device.bandwidth or one.has_extras or not isinstance(one.problem, Problem)
-        return [] if known else ["unknown, for this GPU's bandwidth is unknown; --device h100, for one, has one"]
+        return [] if known else ["unknown, because this GPU's bandwidth is unknown; --device h100 has one"]
     if cost.in_flight is None:
         return [f"at least {cost.microseconds:,.1f} us; the plan does not say how much its threads read at once"]
     lines = [
