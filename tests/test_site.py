@@ -13,6 +13,7 @@ from normlab.measure import files
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / ".ci/site"))
+import cost_model  # noqa: E402
 import glossary  # noqa: E402
 import learn  # noqa: E402
 import speed  # noqa: E402
@@ -64,6 +65,14 @@ def test_every_record_stands_on_a_page_with_its_command():
     for name in files.known():
         command = files.record(name).get("command")
         assert f"`{name}`" in text or (command and command.split(" --json")[0].rsplit("/", 1)[-1] in text), name
+
+
+def test_the_cost_model_s_picture_stands_on_its_page():
+    page = (ROOT / "docs/speed/model.md").read_text(encoding="utf-8")
+    assert "](model.svg)" in cost_model.with_picture(page)
+    picture = cost_model.pages()["speed/model.svg"]
+    for title in ("LayerNorm forward", "RMSNorm forward", "LayerNorm backward", "RMSNorm backward"):
+        assert title in picture
 
 
 def test_what_a_step_s_file_says_of_its_speed_is_what_its_ladder_s_record_says():

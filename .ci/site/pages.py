@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import cost_model
 import glossary
 import learn
 import speed
@@ -34,7 +35,7 @@ LINK = re.compile(r"(?<=\]\()(?!#|[a-z]+:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the made pages and pictures to docs/, and fill in the menu."""
-    made: dict[str, str | bytes] = {**learn.pages(), **speed.pages(), **reference_pages()}
+    made: dict[str, str | bytes] = {**learn.pages(), **speed.pages(), **cost_model.pages(), **reference_pages()}
     for name in ("style.css", "iframe-worker.js"):
         made[name] = (HERE / name).read_text(encoding="utf-8")
     for path, content in made.items():
@@ -65,6 +66,7 @@ def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> st
         return glossary.page(markdown)
     if uri == "speed/index.md":
         markdown += speed.links()
+    markdown = cost_model.with_picture(markdown)
     home = HOMES.get(uri) or (f"docs/{uri}" if (ROOT / "docs" / uri).exists() else None)
     if home is None:  # a made page, whose links lead to pages anyway
         return markdown

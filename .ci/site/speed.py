@@ -26,6 +26,12 @@ OTHERS: dict[str, tuple[str, str, dict[str, str]]] = {  # by a name's first word
         {name: name for name in ("direction", "norm", "dtype", "n1", "n2")}
         | {f"{name} us": f"contenders.{name}.median_us" for name in ("normlab", "torch", "compile", "liger")},
     ),
+    "cost": (
+        "Shapes drawn at random, normlab alone: what the cost model is fitted to, and held against",
+        "rows",
+        {name: name for name in ("set", "direction", "norm", "dtype", "n1", "n2")}
+        | {"us": "contenders.normlab.median_us", "output saved, us": "contenders.normlab-me.median_us"},
+    ),
     "modules": (
         "Modules in PyTorch: a forward and a backward",
         "rows",
@@ -96,6 +102,7 @@ OTHERS: dict[str, tuple[str, str, dict[str, str]]] = {  # by a name's first word
 }
 WORDS = {
     "by",
+    "set",
     "shape",
     "norm",
     "norms",

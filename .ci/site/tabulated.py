@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import cost_model
 from quoted import QUOTED, report
 from rich.console import Console
 
@@ -370,5 +371,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "drawn": drawn,
     "lengths forward": lambda: lengths("forward"),
     "lengths backward": lambda: lengths("backward"),
+    "constants of the cost model": lambda: _table(*cost_model.constants()),
+    "errors of the cost model": lambda: _table(*cost_model.errors()),
     "steps of the product": lambda: steps("sgemm"),
 }

@@ -144,6 +144,16 @@ class Work:
         return self.build(*self.options)
 
     @property
+    def blocks(self) -> int:
+        """Return the number of blocks of the grid."""
+        return self.grid if isinstance(self.grid, int) else prod(self.grid)
+
+    @property
+    def threads(self) -> int:
+        """Return the threads per block."""
+        return self.block if isinstance(self.block, int) else prod(self.block)
+
+    @property
     def how(self) -> dict[str, int]:
         """Return `engine.launch`'s keyword arguments that are not at their default."""
         # defaults are left out: a test's `launch` need not know of clusters
@@ -258,9 +268,7 @@ class PersistentPlan(NamedTuple):
 
     def estimated(self, device: Device) -> Plan:
         """Return the plan for as many clusters as threads and shared memory allow, without the driver."""
-        block = self.first.block
-        threads = block if isinstance(block, int) else block[0] * block[1]
-        return self.plan(device.resident(threads, self.first.shared_bytes, self.first.cluster))
+        return self.plan(device.resident(self.first.threads, self.first.shared_bytes, self.first.cluster))
 
     def queried(self, operands: Any) -> Plan:
         """Return the plan for as many clusters as the driver says that the GPU holds of the compiled kernel."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from normlab import engine
 from normlab.kernels import LADDERS, Device, Plan, Problem
+from normlab.kernels.cost import Cost, moved, predict
 from normlab.kernels.family.passes import ImageProblem
 from normlab.kernels.plan import DEVICES, Refusal, View, Work
 from normlab.kernels.problem import one_of
@@ -27,11 +28,10 @@ from normlab.learn.sections import (
     device_line,
     launch_lines,
     memory_lines,
-    moved,
+    predicted_lines,
     problem_lines,
     register_lines,
     runner_up_lines,
-    threads,
     times,
     why_lines,
 )
@@ -120,7 +120,9 @@ def device_of(device: str | Device) -> Device:
     if isinstance(device, Device):
         return device
     one_of("device", device, (HERE, *DEVICES))
-    return Device.of(np.empty(0, np.float32)) if device == HERE else Device.named(device)
+    if device != HERE:
+        return Device.named(device)
+    return Device.of(np.empty(0, np.float32)) if engine.use_gpu() else Device.named("h200")
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,18 @@ class Explanation:
         """Return the bytes of reading what comes in once and writing what goes out once, matrices alone."""
         return moved(self.operands, 1)
 
+    def cost_of(self, plan: Plan) -> Cost | None:
+        """Return what the cost model says of a plan for a norm without extras; None for others."""
+        if self.has_extras or not isinstance(self.problem, Problem):
+            return None
+        blocks = self.occupancy.blocks if plan is self.plan and self.occupancy else None
+        return predict(plan, self.operands, self.device, blocks)
+
+    @cached_property
+    def predicted(self) -> Cost | None:
+        """Return what the cost model says of the plan."""
+        return self.cost_of(self.plan)
+
     @cached_property
     def resources(self) -> Any:
         """Return what the assembler says of the kernel; None: not asked for, or a platform without numba-cuda.
@@ -216,7 +230,7 @@ class Explanation:
         if found is None or self.device.capability not in engine.MULTIPROCESSORS:
             return None
         shared = found.shared_bytes + self.work.shared_bytes
-        return engine.occupancy(found.registers, shared, threads(self.work), self.device.capability)
+        return engine.occupancy(found.registers, shared, self.work.threads, self.device.capability)
 
     def facts(self) -> list[tuple[str, list[str]]]:
         """Return the sections of the text: (heading, lines)."""
@@ -230,6 +244,7 @@ class Explanation:
             ("plan", [*launch_lines(plan), *getattr(plan.layout, "words", ()), *memory_lines(plan)]),
             ("registers", register_lines(self)),
             ("bytes", byte_lines(self)),
+            ("predicted", predicted_lines(self)),
             ("speed", [] if self.has_extras else measured_lines(self.problem, plan.step)),
             ("why", why_lines(plan)),
             ("runner-up", runner_up_lines(self)),
@@ -269,6 +284,7 @@ class Explanation:
             "chains": {"rows": plan.rows._asdict(), "columns": plan.columns and plan.columns._asdict()},
             "registers": self.resources and self.resources._asdict(),
             "occupancy": self.occupancy and self.occupancy._asdict(),
+            "predicted": self.predicted and self.predicted.as_dict(),
             "bytes": self.bytes_moved,
             "least_bytes": self.least_bytes,
             "why": plan.why,
@@ -281,11 +297,17 @@ class Explanation:
         return json.dumps(self.as_dict(), indent=2)
 
     def why_not(self, other: Plan) -> str:
-        """Return why another plan was not chosen."""
+        """Return why another plan was not chosen, and how much longer the cost model says that it takes."""
+        said = f"runs it, too, but is asked only where {self.plan.step} refuses"
         if other.reads > self.plan.reads:
             more = moved(self.operands, other.reads) / self.bytes_moved
-            return f"it reads {times(other.reads)}: {more:.2f} times the bytes"
-        return f"runs it, too, but is asked only where {self.plan.step} refuses"
+            said = f"it reads {times(other.reads)}: {more:.2f} times the bytes"
+        own, cost = self.predicted, self.cost_of(other)
+        if own is None or cost is None:
+            return said
+        least = "at least " if cost.in_flight is None else ""
+        ratio = cost.microseconds / own.microseconds
+        return f"{said}; predicted: {least}{cost.microseconds:,.1f} us, {ratio:.2f} times as long"
 
     def _repr_html_(self) -> str:
         rows = "".join(

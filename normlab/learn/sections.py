@@ -1,29 +1,12 @@
 """The sections of an explanation as lines of text: the problem, the launches, bytes, registers, the reason."""
 
-from math import prod
 from typing import Any
 
-from normlab.kernels import Plan
+from normlab.kernels import Plan, Problem
+from normlab.kernels.cost import HALF, MOST
 from normlab.kernels.family.passes import ImageProblem
-from normlab.kernels.plan import Work
 from normlab.kernels.sgemm.product import ProductProblem
 from normlab.kernels.words import counted
-
-
-def threads(work: Work) -> int:
-    """Return a block's threads."""
-    return work.block if isinstance(work.block, int) else prod(work.block)
-
-
-def moved(operands: Any, reads: int) -> int:
-    """Return the bytes of reading a problem's matrices so often, and writing them once."""
-    # rows that lie apart are a part of the memory that they lie in
-    apart = getattr(operands, "row_map", None) is not None
-    read, written = (
-        sum(prod(operands.shape if apart else array.shape) * array.dtype.itemsize for array in arrays)
-        for arrays in (operands.reading, operands.writing)
-    )
-    return reads * read + written
 
 
 def times(reads: int) -> str:
@@ -65,11 +48,10 @@ def launch_lines(plan: Plan) -> list[str]:
     """Return the launches of a plan."""
     lines = []
     for work in plan.work:
-        blocks = work.grid if isinstance(work.grid, int) else prod(work.grid)
         cluster = f", in clusters of {work.cluster}" if work.cluster > 1 else ""
         shared = f", {work.shared_bytes:,} bytes of dynamic shared memory" if work.shared_bytes else ""
         name = f"{work.kernel.py_func.__name__}: " if len(plan.work) > 1 else ""
-        lines.append(f"{name}{counted(blocks, 'block')} of {counted(threads(work), 'thread')}{cluster}{shared}")
+        lines.append(f"{name}{counted(work.blocks, 'block')} of {counted(work.threads, 'thread')}{cluster}{shared}")
     return lines
 
 
@@ -99,6 +81,28 @@ def byte_lines(one: Any) -> list[str]:
     if one.device.bandwidth:
         seconds = one.least_bytes / one.device.bandwidth
         lines.append(f"the least takes {seconds * 1e6:,.1f} us at {one.device.bandwidth / 1e12:.2f} TB/s")
+    return lines
+
+
+def predicted_lines(one: Any) -> list[str]:
+    """Return what the cost model says: the time, its parts, what bounds it, and how full the last round is."""
+    cost = one.predicted
+    if cost is None:
+        known = one.device.bandwidth or one.has_extras or not isinstance(one.problem, Problem)
+        return [] if known else ["unknown, because this GPU's bandwidth is unknown; --device h100 has one"]
+    if cost.in_flight is None:
+        return [f"at least {cost.microseconds:,.1f} us; the plan does not say how much its threads read at once"]
+    lines = [
+        f"{cost.microseconds:,.1f} us, {cost.of_copy:.2f} of a copy's speed; "
+        f"of drawn plans half were within a factor of {HALF}, nine of ten within {MOST}",
+        f"launch {cost.launch:.1f}, start {cost.start:.1f}, sums {cost.sums:.1f}; at the same time memory "
+        f"{cost.memory:,.1f}, waiting {cost.waiting:,.1f}, work {cost.work:,.1f}",
+        f"bound by {cost.bound_by}; {cost.in_flight / 1024:,.0f} KiB in flight per multiprocessor, "
+        f"{cost.needed / 1024:,.0f} KiB are needed",
+    ]
+    last = cost.rounds - cost.whole_rounds + 1
+    if last < 0.995:
+        lines.append(f"the last of {counted(int(cost.whole_rounds), 'round')} of blocks is {100 * last:.0f} % full")
     return lines
 
 

@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-from normlab.kernels import Problem, roofline
+from normlab.kernels import Problem
 from normlab.kernels.sgemm.product import ProductProblem
 from normlab.measure import files
 
 OURS = {"input": "normlab", "output": "normlab-me"}  # what the backward starts from → its name in a record
-LAUNCH = 2.5e-6  # seconds of a launch that moves next to nothing, in a CUDA graph on an H200 (record host_h200)
 
 
 def measured_lines(problem: Any, step: str) -> list[str]:
@@ -38,9 +37,6 @@ def _of_norm(problem: Problem) -> list[str]:
         f"{row['n1']:,} x {row['n2']:,}, the nearest",
         f"others there: {', '.join(f'{name} {fractions[name]:.2f}' for name in fractions if name[:7] != 'normlab')}",
     ]
-    size = row["bytes"] / (row["n1"] * row["n2"]) * problem.n1 * problem.n2
-    if size / roofline.H200.bandwidth < LAUNCH <= row["bytes"] / roofline.H200.bandwidth:
-        lines.append("your matrix is so small that a launch takes longer than moving its bytes")
     shape = f"--norm {problem.norm} --direction {problem.direction} --dtype {problem.dtype}"
     return [*lines, f"on your GPU: normlab bench norm {shape} --n1 {problem.n1} --n2 {problem.n2}"]
 

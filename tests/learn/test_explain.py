@@ -79,7 +79,32 @@ def test_the_numbers_of_a_plan_are_said_in_words():
     assert "four stages in 131,072 bytes of shared memory" in said
     assert "139,264 bytes of dynamic shared memory" in said
     assert "0.97 of a copy at 4096 columns; three stages: 0.96" in said
-    assert "fused: runs it, too, but is asked only where pipelined refuses" in said
+    assert "fused: runs it, too, but is asked only where pipelined refuses; predicted: " in said
+
+
+def test_the_cost_model_speaks_in_text_json_and_a_notebook():
+    one = explain("backward", dtype="bfloat16", n1=32768, n2=4096, device="h100")
+    cost = one.predicted
+    for said in (str(one), unescape(one._repr_html_())):
+        assert f"{cost.microseconds:,.1f} us, {cost.of_copy:.2f} of a copy's speed" in said
+        assert "bound by memory; 136 KiB in flight per multiprocessor, " in said
+        assert "times as long" in said
+    answer = json.loads(one.as_json())
+    assert answer["predicted"]["microseconds"] == cost.microseconds
+    assert answer["predicted"]["bound_by"] == "memory"
+    assert "times as long" in answer["runner_up"]["why_not"]
+    slower = one.cost_of(one.runner_up).microseconds
+    assert f"{slower:,.1f} us, {slower / cost.microseconds:.2f} times as long" in answer["runner_up"]["why_not"]
+
+
+def test_a_last_round_that_is_nearly_empty_is_named_and_what_the_model_does_not_know_is_not_said():
+    tail = str(explain(n1=1140, n2=4096, dtype="bfloat16"))
+    assert "the last of two rounds of blocks is 8 % full" in tail
+    assert "% full" not in str(explain(n1=1056, n2=4096, dtype="bfloat16"))
+    assert "at least " in str(explain(step="apex"))
+    for unknown in (explain(residual=True), explain("family"), explain(device=Device(132, (9, 0), 232448))):
+        assert unknown.predicted is None
+        assert json.loads(unknown.as_json())["predicted"] is None
 
 
 def test_a_gpu_without_clusters_and_a_float64_norm_say_what_refused():
@@ -240,7 +265,8 @@ def test_registers_are_the_assembler_s_where_it_is_installed():
 
 def test_it_says_what_was_measured_at_the_nearest_row_length():
     for given, n2, name in (({"saved": "input"}, 4096, "normlab"), ({"saved": "output"}, 5120, "normlab-me")):
-        lines = dict(explain("backward", norm="rms", dtype="bfloat16", n1=64, n2=n2 + 30, **given).facts())["speed"]
+        facts = dict(explain("backward", norm="rms", dtype="bfloat16", n1=64, n2=n2 + 30, **given).facts())
+        lines = facts["speed"]
         (row,) = (
             row
             for row in record("norm_bfloat16_h200")["rows"]
@@ -250,7 +276,7 @@ def test_it_says_what_was_measured_at_the_nearest_row_length():
         assert lines[0].startswith(f"{entry['of_copy']:.2f} of a copy's, {entry['median_us']:,.0f} us: measured on an")
         assert f"at {row['n1']:,} x {n2:,}" in lines[0]
         assert f"torch {row['contenders']['torch']['of_copy']:.2f}" in lines[1]
-        assert "so small that a launch takes longer" in lines[2]
+        assert facts["predicted"][2].startswith("bound by launch")
         assert lines[-1].endswith(f"--norm rms --direction backward --dtype bfloat16 --n1 64 --n2 {n2 + 30}")
     for ladder, options in (("forward", {"dtype": "float64"}), ("family", {})):
         assert "speed" not in dict(explain(ladder, **options).facts())
@@ -260,9 +286,8 @@ def test_it_says_what_was_measured_of_few_long_rows_and_of_a_product():
     """The nearest record of one row of 65,536 columns is that row, not 2,048 of them."""
     lines = dict(explain("forward", dtype="bfloat16", n1=1, n2=65536).facts())["speed"]
     assert "at 1 x 65,536, the nearest" in lines[0]
-    assert "so small" not in "".join(lines)
-    lines = dict(explain("forward", n1=4096, n2=4096).facts())["speed"]  # 134 MB, which take 30 us
-    assert "so small" not in "".join(lines)
+    facts = dict(explain("forward", n1=4096, n2=4096).facts())  # 134 MB, which take 30 us
+    assert facts["predicted"][2].startswith("bound by memory")
     (entry,) = (one for one in record("ladder_sgemm_4096_h200")["steps"] if one["step"] == "pipelined")
     (said, how) = dict(explain("sgemm", m=4000, n=4096).facts())["speed"]
     assert said.startswith(f"{entry['of_cublas']:.2f} of cuBLAS's, {entry['median_us']:,.0f} us: measured on an")
