@@ -44,7 +44,9 @@ def epilogue(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     def add_up_columns(operands, memory, share, sums, gradients):
         if reads_last_sums:
             cluster_arrive_shared()  # this block has read the last row's sums from the other blocks
-        launch_dependents()  # the final sums' blocks may start on multiprocessors that this kernel leaves
+        # The final sums' blocks may start on multiprocessors that this kernel leaves. Let in before the first row, they
+        # made gated rows of 4,096 columns take 126.7 us instead of 124.9 on an H100.
+        launch_dependents()
         wait_copies(0)  # no copy may still write to this memory
         shared = cuda.shared.array(0, dtype, alignment=16)
         # One gradient after the other, in the same memory: both at once would need twice as much.
