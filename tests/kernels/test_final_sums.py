@@ -1,5 +1,7 @@
 """The sums over rows of partial sums, few and many, against NumPy's in float64, within their bound."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from normlab.engine import launch, using
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import final_sums
 from normlab.oracle import assert_within
+from normlab.sim import sanitize
 
 BFLOAT16 = ml_dtypes.bfloat16
 UNIT = 2.0**-24  # of a float32's rounding
@@ -60,7 +63,7 @@ def hold(parts, got):
 
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("rows", [1, 2, 8, 9, 15, 16, 17, 33, 67])
-@pytest.mark.parametrize(("n2", "offset"), [(1, 0), (37, 0), (40, 1), (136, 0), (1030, 0)])
+@pytest.mark.parametrize(("n2", "offset"), [(1, 0), (37, 0), (40, 1), (1030, 0), (1100, 0)])
 def test_sums_are_within_their_bound(rows, n2, offset, dtype):
     weight, grad_weight = drawn(rows, n2, dtype, offset)
     bias, grad_bias = drawn(rows, n2, dtype)
@@ -74,12 +77,24 @@ def test_sums_are_within_their_bound(rows, n2, offset, dtype):
 
 
 def test_more_threads_add_up_many_rows_within_their_bound():
-    for rows in (256, 257, 288, 1056):
-        weight, grad_weight = drawn(rows, 37, np.float32)
-        bias, grad_bias = drawn(rows, 37, BFLOAT16)
+    for rows, n2 in itertools.product((256, 257, 288, 1056), (37, 40)):
+        weight, grad_weight = drawn(rows, n2, np.float32)
+        bias, grad_bias = drawn(rows, n2, BFLOAT16)
         assert summed((weight, bias), (grad_weight, grad_bias)) == ["backward_final_sums"]
         hold(weight, grad_weight)
         hold(bias, grad_bias)
+
+
+@pytest.mark.parametrize(("rows", "n2"), [(40, 72), (300, 1100), (40, 37)])
+def test_nothing_is_found_in_the_sums_of_many_rows(rows, n2):
+    parts, got = drawn(rows, n2, np.float32)
+
+    def sanitized(kernel, grid, block, *args):
+        report = sanitize(kernel)[grid, block](*args)
+        assert report.ok, report
+
+    add_up(sanitized, (parts, None), (got, None))
+    hold(parts, got)
 
 
 @pytest.mark.parametrize("rows", [3, 20])

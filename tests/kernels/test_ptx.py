@@ -72,8 +72,8 @@ def compiled(t, v, rms, cc):
     if not (FULL or t is v in WHOLE):
         kernels = kernels[FORMS.index((t, v, rms, cc)) - 1 :: 4]
     if t is v is BFLOAT16:
-        for shape in (final_sums.OF_SOME, final_sums.OF_MANY):
-            kernels.append((final_sums.build(dtype, *shape), ((u, 2), (u, 2), weight, bias)))
+        for width, columns in ((4, 32), (4, 8), (1, 8)):
+            kernels.append((final_sums.build(dtype, width, columns), ((u, 2), (u, 2), weight, bias)))
     return [(kernel.py_func.__name__, compile_ptx(kernel, types, cc)) for kernel, types in kernels]
 
 

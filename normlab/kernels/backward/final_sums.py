@@ -4,17 +4,18 @@ The partial sums of a parameter are a matrix (rows, n2), one row per block that 
 its rows. The matrices are called `part_weight` and `part_bias`, after apex's part_grad_gamma and part_grad_beta. There
 are two kernels:
 
-- More than FEW_ROWS rows: grid (n2 / 32, parameters), block (32, 8), or of (8, 32) for more than MANY_ROWS. Thread
-  (x, y) adds up rows y, y + 8, … of column x of the block's 32, with up to 16 loads in flight, into four sums. Then
-  thread (x, 0) adds up the eight threads' sums of the column through shared memory.
+- More than FEW_ROWS rows: a thread adds up every 32nd to 128th row of a vector of neighbouring columns, up to 16 bytes,
+  with eight loads in flight. Then the threads of a warp that have the same columns add up by shuffles, and the block's
+  eight warps through shared memory.
 - FEW_ROWS rows or fewer, as a backward of long rows leaves: a thread adds up a vector of neighbouring columns, up to 16
   bytes, over all rows one after another, with the loads of eight rows in flight. Eight threads per column took so many
   blocks that starting them took longer than adding.
 
-Each order depends on the number of rows alone, so the bits are the same every time.
+Each order depends on the shape of the matrix alone, so the bits are the same every time.
 """
 
 from functools import cache
+from math import gcd
 from typing import Any
 
 from normlab.engine import (
@@ -22,24 +23,22 @@ from normlab.engine import (
     cast,
     cuda,
     grid_dependency_sync,
-    load,
     load_vector_into,
     store,
     store_vector_from,
 )
 from normlab.kernels.plan import Scratch, View, Work
 from normlab.kernels.problem import BackwardProblem
-from normlab.stages.vector import BYTES, widest
+from normlab.stages.vector import BYTES, WARP, widest
+from normlab.stages.warp import ALL_LANES, lane_index, warp_index
 
 ARGUMENTS = "part_weight", "part_bias", "grad_weight", "grad_bias"  # of the kernels, in order
-MANY_ROWS = 256
-OF_SOME = 8, 32  # threads per column and columns per block, up to MANY_ROWS
-# Short rows leave many rows of partial sums and few blocks that add them up: 1,056 rows of 64 columns have two blocks,
-# whose threads would wait for 33 loads one after another. The backward of 131,072 rows of 64 bfloat16 reaches 0.72 of a
-# copy on an H200, with eight threads 0.64; of 264 rows of partial sums 4,096 columns wide, both are as fast.
-OF_MANY = 32, 8  # smaller blocks find a place beside the backward's blocks, and wait there for the last one
-SUMS = 4  # per thread, added up last
-IN_FLIGHT = 16  # loads per thread
+THREADS = 256  # per block of the first kernel
+# Many loads at once, but little code: the kernel's instructions, too, come from DRAM. Against four sums of single loads
+# on an H100: RMSNorm of 16,384 x 1,024 bfloat16 44.8 us instead of 45.7, gated of 32,768 x 512 66.4 instead of 67.1.
+IN_FLIGHT = 8  # vectors per thread
+LEAST_COLUMNS, MOST_LANES = 8, 8  # columns per block at least, threads beside each other in a row at most
+BLOCKS = 64  # per parameter, where that leaves a block more columns than the least
 FEW_ROWS = 16  # up to so many rows the second kernel adds up
 FEW_THREADS = 128  # per block of the second kernel
 FEW_IN_FLIGHT = 8  # rows that a thread of the second kernel loads before it adds
@@ -49,74 +48,80 @@ CLUSTERED_PROCESSORS = 112  # of these, the multiprocessors that clusters of 16 
 
 
 @cache
-def column_summer(dtype: Any, threads: int) -> Any:
-    """Return the device function `column_sum(partials, column, y)`: one thread's share of a column of `partials`.
+def rows_adder(dtype: Any, width: int, groups: int) -> Any:
+    """Return the device function `add_rows(partials, column, group, totals)`: one thread's share of a vector's columns.
 
-    It is the sum of rows y, y + threads, … of `partials`, (rows, n2).
+    It adds rows group, group + groups, … of `partials`, (rows, n2), to `totals`. width: columns per vector.
     """
-    stretch = IN_FLIGHT * threads  # rows
+    values_in_flight = IN_FLIGHT * width
 
     @cuda.jit(device=True)
-    def column_sum(partials, column, y):
-        first = cast(0, partials)
-        second = cast(0, partials)
-        third = cast(0, partials)
-        fourth = cast(0, partials)
-        values = cuda.local.array(IN_FLIGHT, dtype)
-        row = y
-        while row + stretch - threads < partials.shape[0]:
-            for ahead in range(IN_FLIGHT):  # all loads before the first addition waits
-                values[ahead] = load(partials, (row + ahead * threads, column))
-            for ahead in range(0, IN_FLIGHT, SUMS):
-                first += values[ahead]
-                second += values[ahead + 1]
-                third += values[ahead + 2]
-                fourth += values[ahead + 3]
-            row += stretch
-        while row + 3 * threads < partials.shape[0]:  # four sums: no addition waits for the one before
-            first += load(partials, (row, column))
-            second += load(partials, (row + threads, column))
-            third += load(partials, (row + 2 * threads, column))
-            fourth += load(partials, (row + 3 * threads, column))
-            row += SUMS * threads
-        while row < partials.shape[0]:  # up to three rows are left over
-            first += load(partials, (row, column))
-            row += threads
-        return (first + second) + (third + fourth)
+    def add_rows(partials, column, group, totals):
+        values = cuda.local.array(values_in_flight, dtype)
+        row = group
+        while row < partials.shape[0]:
+            # All loads first, then the additions in the order of the rows. Rows past the last count as 0.
+            for ahead in range(IN_FLIGHT):
+                for k in range(width):
+                    values[ahead * width + k] = cast(0, totals)
+                if row + ahead * groups < partials.shape[0]:
+                    load_vector_into(values, ahead * width, partials, (row + ahead * groups, column), width)
+            for ahead in range(IN_FLIGHT):
+                for k in range(width):
+                    totals[k] += values[ahead * width + k]
+            row += IN_FLIGHT * groups
 
-    return column_sum
+    return add_rows
 
 
 @cache
-def build(dtype: Any, threads: int, columns: int) -> Any:
-    """Return the kernel for more than a few rows and an accumulator dtype. threads: per column. columns: per block."""
-    column_sum = column_summer(dtype, threads)
+def build(dtype: Any, width: int, columns: int) -> Any:
+    """Return the kernel for more than a few rows, and an accumulator dtype.
 
-    @cuda.jit
+    width: columns per thread. columns: per block, at most a warp's.
+    """
+    lanes = columns // width  # threads of a warp with different columns; the others have other rows
+    add_rows = rows_adder(dtype, width, THREADS // lanes)
+    together, warps = WARP // lanes, THREADS // WARP  # rows of a warp, at once
+    levels = together.bit_length() - 1
+
+    @cuda.jit(launch_bounds=(THREADS, 1))
     def backward_final_sums(part_weight, part_bias, grad_weight, grad_bias):
         """Write the sum of part_weight's rows to grad_weight, and of part_bias's to grad_bias.
 
         part_…: (rows, n2), accumulator dtype; grad_…: (n2,); both arrays of a parameter may be None. Blocks with
         y = 0 take the weight and those with y = 1 the bias; if only one of them is given, every block takes it.
         """
-        # First each thread's share of its column.
-        sums = cuda.shared.array((threads, columns), dtype)
-        x = cuda.threadIdx.x
-        y = cuda.threadIdx.y
-        column = cuda.blockIdx.x * columns + x
+        # First each thread's share of its columns.
+        sums = cuda.shared.array((warps, columns), dtype)
+        totals = cuda.local.array(width, dtype)
+        for k in range(width):
+            totals[k] = cast(0, sums)
+        lane = lane_index()
+        warp = warp_index()
+        place = lane % lanes * width  # of the thread's first column, in the block
+        first = cuda.blockIdx.x * columns
+        group = warp * together + lane // lanes
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
-        sums[y, x] = cast(0, sums)
         grid_dependency_sync()  # the kernel may start early: all partial sums are written before a thread loads one
-        if part_weight is not None and is_weight and column < part_weight.shape[1]:
-            sums[y, x] = column_sum(part_weight, column, y)
-        if part_bias is not None and not is_weight and column < part_bias.shape[1]:
-            sums[y, x] = column_sum(part_bias, column, y)
+        if part_weight is not None and is_weight and first + place < part_weight.shape[1]:
+            add_rows(part_weight, first + place, group, totals)
+        if part_bias is not None and not is_weight and first + place < part_bias.shape[1]:
+            add_rows(part_bias, first + place, group, totals)
 
-        # Then all threads' shares of each column.
-        cuda.syncthreads()  # all sums of a column are in shared memory before one thread adds them up
-        if y == 0:
+        # Then the shares of a warp's threads that have the same columns, then those of all warps.
+        for level in range(levels):
+            for k in range(width):
+                totals[k] += cuda.shfl_xor_sync(ALL_LANES, totals[k], lanes << level)
+        if lane < lanes:
+            for k in range(width):
+                sums[warp, place + k] = totals[k]
+        cuda.syncthreads()  # all warps' sums are in shared memory before one thread adds them up
+        x = cuda.threadIdx.x
+        column = first + x
+        if x < columns:
             total = sums[0, x]
-            for k in range(1, threads):
+            for k in range(1, warps):
                 total += sums[k, x]
             if grad_weight is not None and is_weight and column < grad_weight.shape[0]:
                 store(grad_weight, column, total)
@@ -177,15 +182,13 @@ def build_few(dtype: Any, width: int) -> Any:
 def terms(rows: int) -> int:
     """Return the longest chain of additions over `rows` rows of partial sums, or over fewer rows.
 
-    Fewer rows can have the longer chain: FEW_ROWS rows are one chain, more rows are shared by eight threads, and more
-    than MANY_ROWS by 32.
+    Fewer rows can have the longer chain: FEW_ROWS rows are one chain, more rows are shared by many threads.
     """
     if rows <= FEW_ROWS:
         return rows
-    eight = min(rows, MANY_ROWS)
-    (some, _), (many, _) = OF_SOME, OF_MANY
-    chains = FEW_ROWS, -(-eight // some) + some  # a thread's rows, then the column's threads
-    return max(*chains, 0 if rows <= MANY_ROWS else -(-rows // many) + many)
+    # A thread's rows, two levels over a warp's lanes, the warps. Fewer lanes side by side have two levels more, but a
+    # quarter of the rows.
+    return max(FEW_ROWS, -(-rows // (THREADS // MOST_LANES)) + 2 + THREADS // WARP)
 
 
 def partial_sums_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
@@ -219,6 +222,14 @@ def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
         width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # scratch is aligned
         grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
         return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), arguments),)
-    threads, columns = OF_SOME if rows <= MANY_ROWS else OF_MANY
-    grid = -(-n2 // columns), len(parameters)
-    return (Work(build, (dtype, threads, columns), grid, (columns, threads), arguments),)
+    width = gcd(n2, BYTES // problem.invvar.dtype.itemsize)  # scratch is aligned; gradients are stored one by one
+    columns = columns_for(n2, width)
+    return (Work(build, (dtype, width, columns), (-(-n2 // columns), len(parameters)), THREADS, arguments),)
+
+
+def columns_for(n2: int, width: int) -> int:
+    """Return how many columns a block of the first kernel has, with vectors of `width` columns."""
+    columns = LEAST_COLUMNS
+    while columns < MOST_LANES * width and columns * BLOCKS < n2:
+        columns *= 2
+    return columns

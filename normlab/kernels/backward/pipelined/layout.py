@@ -123,5 +123,6 @@ class PipelineLayout(NamedTuple):
 
     def shared_bytes(self, parameter_bytes: int) -> int:
         """Return the dynamic shared memory for the pipeline stages and so many bytes of parameters per column."""
-        # at the end the row groups' sums of the columns lie where the stages were: one stage is large enough
+        # At the end the row groups' sums of the columns lie where the stages were. One stage is large enough, and short
+        # rows, whose sums have gaps, have two.
         return ACCUMULATOR_BYTES * self.parameters_at + parameter_bytes * self.thread_map.columns
