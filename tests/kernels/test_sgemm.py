@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache, partial
 
+import devices
 import hypothesis
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from products import examine, operands, run
 from normlab.engine import using
 from normlab.kernels import LADDERS
 from normlab.kernels.sgemm import step_11_pipelined, tiling
+from normlab.kernels.sgemm.product import ProductProblem
 from normlab.sim import sanitize, trace
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
 
@@ -21,6 +23,11 @@ SMALL_PLAN = step_11_pipelined.Tiles(
 )
 every_step = pytest.mark.parametrize("step", LADDERS["sgemm"], ids=lambda step: step.name)
 STEPS = {step.name: step for step in LADDERS["sgemm"]}
+
+
+def depth_of(step):
+    """How many k's a step takes at a time."""
+    return step.plan(ProductProblem(64, 64, 64), devices.of((9, 0))).layout.tile[2]
 
 
 def test_every_step_has_a_name_of_its_own_and_one_line_of_summary():
@@ -58,7 +65,7 @@ sizes = st.sampled_from([1, 2, 7, 31, 33, 64, 129])  # of which no two are more 
 def test_a_step_is_right_for_small_matrices(step, sides, turns, alpha, added):
     """k around what a step takes at a time; a third tile, where they are short, comes to the first one's place."""
     m, n = sides
-    deep = step.tile[2]
+    deep = depth_of(step)
     depths = {
         "one": 1,
         "less": max(deep - 1, 2),
@@ -91,7 +98,7 @@ def test_nothing_is_found_in_a_step(name, monkeypatch):
     """
     monkeypatch.setattr(step_11_pipelined, "PLAN", SMALL_PLAN)
     step = STEPS[name]
-    depth = SMALL_PLAN.stages * SMALL_PLAN.depth if name == "pipelined" else step.tile[2]
+    depth = SMALL_PLAN.stages * SMALL_PLAN.depth if name == "pipelined" else depth_of(step)
     given = operands(5, 12, depth + 1, 1.0, 0.5)
 
     def start(kernel, grid, block, *arguments, shared_bytes=0):
