@@ -473,7 +473,7 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 32767, half._replace(rms=True, biased=False), (9, 0), most  # 32 vectors of one element
     yield "one_barrier", 8191, half, (9, 0), most  # odd rows; with four vectors per thread it spilled
     yield "clusters", 50000, half._replace(rms=True, biased=False), (9, 0), most  # 56 elements per thread: not kept
-    yield "clusters", 65536, half, (9, 0), (1, 200)
+    yield "clusters", 65536, half, (9, 0), (1,)
     yield "clusters", 65535, wide, (9, 0), most  # vectors of one
     yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
@@ -485,16 +485,16 @@ def sample() -> Iterator[tuple]:
     yield "fused", 4096, wide._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 520, half, (9, 0), most  # the fewest registers that two blocks leave
     yield "pipelined", 384, half, (9, 0), most  # two rows in a warp, 16 a block: the most sums to add up for a thread
-    yield "pipelined", 768, half, (9, 0), (57, 2000)
+    yield "pipelined", 768, half, (9, 0), most
     yield "pipelined", 333, half, (9, 0), (1, 2000)  # odd rows: with all registers that 512 threads have
     yield "pipelined", 2047, half._replace(memory_efficient="exact"), (8, 0), most
-    yield "pipelined", 50257, half, (9, 0), (1, 2000)
+    yield "pipelined", 50257, half, (9, 0), most
     yield "pipelined", 5001, wide._replace(memory_efficient=True), (9, 0), most
     yield "pipelined", 5120, half._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 8192, wide._replace(memory_efficient=True), (9, 0), (2000,)
     yield "pipelined", 333, half._replace(memory_efficient="exact"), (9, 0), (200,)  # with fewer registers it spilled
-    yield "pipelined", 4096, half, (9, 0), (1, 200)  # with four vectors at once it spilled
-    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (1, 200)
+    yield "pipelined", 4096, half, (9, 0), (200,)  # with four vectors at once it spilled
+    yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (1,)
     yield "pipelined", 262144, wide, (9, 0), (1,)
 
 
