@@ -8,6 +8,7 @@ from numba.cuda.extending import intrinsic
 
 from normlab.engine.compile.compiler import types
 from normlab.sim import register_lanes, register_twin
+from normlab.sim.vectorised import twins
 
 
 def _reciprocal(name: str, instruction: str, summary: str) -> Any:
@@ -48,7 +49,7 @@ def _inverse(value: Any) -> Any:
 
 
 def _flushed(value: Any) -> Any:
-    return value if abs(value) >= SMALLEST_NORMAL or np.isnan(value) else np.copysign(np.float32(0), value)
+    return np.where((abs(value) >= SMALLEST_NORMAL) | np.isnan(value), value, np.copysign(np.float32(0), value))[()]
 
 
 def _inverse_of_normal(value: Any) -> Any:
@@ -57,5 +58,5 @@ def _inverse_of_normal(value: Any) -> Any:
 
 register_twin(reciprocal, _inverse)
 register_twin(reciprocal_of_normal, _inverse_of_normal)
-register_lanes(_inverse)
-register_lanes(_inverse_of_normal)
+register_lanes(_inverse, twins.of_whole_arrays(_inverse))
+register_lanes(_inverse_of_normal, twins.of_whole_arrays(_inverse_of_normal))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
+from normlab.sim.language.integers import NARROW
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
@@ -330,6 +331,18 @@ def alternatives(arguments: tuple, width: int) -> Iterator[tuple[np.ndarray, lis
         yield places, [take(argument, places) for argument in arguments]
 
 
+# The signed integers, of which `max` and `min` give either operand, with its type.
+INDICES = int, np.int64, *(kind for kind in NARROW.values() if not kind.unsigned)
+
+
+def _either(beyond: Callable, a: Any, b: Any, width: int) -> Any:
+    """Return `b` in the lanes in which it is beyond `a`, which may be of another type, and `a` in the others."""
+    left, right = (value.data if type(value) is Vector else value for value in (a, b))
+    second = beyond(right, left)
+    pieces = [(np.flatnonzero(lanes), value) for lanes, value in ((~second, a), (second, b))]
+    return merge(width, [(places, take(value, places)) for places, value in pieces if len(places)], None)
+
+
 def extreme(builtin: Callable) -> Callable:
     """Return the vectorised `max` or `min` of two, for the device's BUILTINS[builtin]."""
     scalar = BUILTINS[builtin.__name__]
@@ -347,6 +360,8 @@ def extreme(builtin: Callable) -> Callable:
                 return Vector(one, data)
             (low, high), (other_low, other_high) = _ends(a), _ends(b)
             return Vector(int, data, builtin(low, other_low), builtin(high, other_high))
+        if one in INDICES and other in INDICES:
+            return _either(beyond, a, b, width)
         if one not in (np.float32, np.float64) or other not in (np.float32, np.float64):
             return lane_by_lane(scalar, (a, b), width)
         kind = np.result_type(one, other).type

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.integers import WITH_LOADS_OF_THEIR_OWN, IntegerCast
@@ -55,6 +56,8 @@ def to_scalar_type(kind: type, value: Any, width: int) -> Any:
         return value
     if kind in BOOLEANS:
         return Vector(kind, value.data != 0)
+    if kind in (np.float32, np.float64) and value.kind is ml_dtypes.bfloat16:
+        return Vector(kind, value.data.astype(kind))
     if HOLDERS[kind].kind == "f" and value.data.dtype.kind in "iubf":
         data = in_dtype(value, HOLDERS[kind])
         return lane_by_lane(kind, (value,), width) if data is None else Vector(kind, data)

@@ -4,6 +4,7 @@ An engine registers one of these, or a function of its own, beside each of its t
 takes the frame of the lanes first, then what the twin takes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,17 @@ def converted_to(frame: Frame, kind: type, value: Any) -> Any:
     if kind_of(value) is kind:
         return value
     return call(kind, (value,), frame.width) if type(value) in (Vector, Mixed) else kind(value)
+
+
+def of_whole_arrays(twin: Callable) -> Callable:
+    """Return the function of all lanes of a twin of one float32 that does whole arrays, too, with the same bits."""
+
+    def compute(frame: Frame, value: Any) -> Any:
+        if type(value) is Mixed:
+            raise NotVectorisedError("lanes have numbers of several types")
+        return Vector(np.float32, twin(value.data)) if type(value) is Vector else twin(value)
+
+    return compute
 
 
 def wide_item(frame: Frame, array: Any, index: Any) -> Any:

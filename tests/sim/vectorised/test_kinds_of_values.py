@@ -170,6 +170,14 @@ def indices_of_two_types(x, y, z, points):
 
 
 @cuda.jit
+def least_and_most(x, y, z, points):
+    i = cuda.grid(1)
+    a, b = np.int32(i * 7 % 11), np.int64(i % 5)
+    y[i] = min(a, b) * 100 + max(b, a) * 10 + min(i, b) + max(a, i) + min(b, 3) + max(2, a) + min(np.uint8(i), 9)
+    y[i] /= min(a, 2) - 9
+
+
+@cuda.jit
 def views_in_tuples(x, y, z, points):
     i = cuda.grid(1)
     both = x[i : i + 1], y[i : i + 1]
@@ -182,6 +190,7 @@ def views_in_tuples(x, y, z, points):
 KERNELS = [
     *(escapes, complex_arithmetic, complex_in_dynamic_memory, records_everywhere, columns_of_records),
     *(elses_of_loops, walks, slices, inner_functions, functions_of_numpy, indices_of_two_types, views_in_tuples),
+    least_and_most,
 ]
 
 
