@@ -171,8 +171,8 @@ class Explanation:
 
     @property
     def runner_up(self) -> Plan | None:
-        """Return the plan that would be next, if there is one."""
-        return self._plans[1] if len(self._plans) > 1 else None
+        """Return the plan of another step that would be next, if there is one."""
+        return next((other for other in self._plans if other.step != self.plan.step), None)
 
     @property
     def refusals(self) -> list[str]:

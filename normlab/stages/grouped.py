@@ -20,10 +20,12 @@ FEW = 64  # warps per row up to which each warp reads all sums itself; above it 
 
 
 @cache
-def group_size(thread_map: ThreadMap, blocks: int) -> Any:
+def group_size(thread_map: ThreadMap, blocks: int, shifted: bool = False) -> Any:
     """Return the device function `size(n2, member)`: the number of a row's n2 values that warp `member` holds.
 
     A row that has only some lanes of a warp has one member, number 0.
+
+    shifted: rows begin within the first thread's first vector; in place of n2 stands (columns before the row, n2).
     """
     vectors, span, whole = thread_map.vectors, thread_map.span, thread_map.whole
     warps, columns, stretch = thread_map.warps, thread_map.columns, thread_map.lanes * thread_map.width
@@ -41,18 +43,24 @@ def group_size(thread_map: ThreadMap, blocks: int) -> Any:
         turns = min(uint32(left) // uint32(span), uint32(vectors))
         return min(turns * stretch + min(left - turns * span, stretch), vectors * stretch)
 
-    return size
+    @cuda.jit(device=True)
+    def shifted_size(extent, member):
+        before, n2 = extent
+        values = size(before + n2, member)
+        return values - before if member == 0 else values
+
+    return shifted_size if shifted else size
 
 
 @cache
-def group_merger(thread_map: ThreadMap, blocks: int, spread: int = 1) -> Any:
+def group_merger(thread_map: ThreadMap, blocks: int, spread: int = 1, shifted: bool = False) -> Any:
     """Return the device function `merge(exchange, phase, row, n2, factor, mean) -> (mean, squares)`, for every lane.
 
     Above FEW warps per row the block gathers the other blocks' sums; all threads of the block then call `merge`
     together.
 
     spread: the number of smaller blocks that one block's warps are distributed over, each with its own exchange buffer.
-    The result's bits do not depend on it.
+    The result's bits do not depend on it. n2, shifted: as of `group_size`.
     exchange: the exchange buffer, as in `row_group`, with s_w at which = 0 and q_w at which = 1. factor: 1 / n2,
     rounded. mean: None for RMSNorm, where q_w and the result are squares of the values, not of deviations.
     """
@@ -62,7 +70,7 @@ def group_merger(thread_map: ThreadMap, blocks: int, spread: int = 1) -> Any:
     # after gathering, all members' sums lie in this block, as if the row had one block with all warps
     turns, fetch, add_up = collector(*((members, 1) if many else warps_and_blocks))
     lanes = min(32, 1 << (members - 1).bit_length())
-    size = group_size(thread_map, blocks)
+    size = group_size(thread_map, blocks, shifted)
 
     @cuda.jit(device=True)
     def merge(exchange, phase, row, n2, factor, mean):

@@ -451,7 +451,7 @@ def test_a_row_has_the_same_bits_however_many_clusters_read_it(n2, rms, resident
 
 @pytest.mark.skipif(not use_gpu(), reason="200 long rows take the simulator minutes")
 @pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
-@pytest.mark.parametrize("n2", [32776, 65536, 262144])
+@pytest.mark.parametrize("n2", [32776, 50257, 65536, 262144])
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.float32])
 def test_a_long_row_has_the_same_bits_in_every_batch_on_a_gpu(n2, dtype, rms):
     in_smaller_batches(random_case(200, n2, dtype, rms), (1, 2, 3, 16, 57))

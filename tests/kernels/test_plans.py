@@ -180,6 +180,25 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
+def test_clusters_have_room_for_rows_that_begin_within_a_vector(capability):
+    room = SHARED_BYTES.get(capability, 99 * 1024)
+    for n2, (itemsize, other), rms in itertools.product(ALL_COLUMNS, BYTES, (False, True)):
+        width = 16 // max(itemsize, other)
+        chosen = forward_layouts.edges_for(n2, width, itemsize, devices.of(capability), rms)
+        if chosen is None:
+            assert n2 > (forward_layouts.LONGEST if capability >= (9, 0) else 16384) - width
+            continue
+        layout, places = chosen.layout, {row * n2 % width for row in range(width)}
+        assert layout.alignments == len(places)
+        assert layout.blocks * layout.thread_map.columns >= max(places) + n2
+        assert not layout.thread_map.whole, "some vector may lie beside the row"
+        assert layout.blocks <= (16 if capability >= (9, 0) else 1)
+        assert layout.shared_bytes + forward_layouts.STATIC_BYTES <= room
+        members = layout.thread_map.warps * layout.blocks
+        assert step_7_clusters.STEP.row_chains(n2).terms >= layout.thread_map.elements + members // 32
+
+
+@pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
     most = 16 if capability >= (9, 0) else 1
     found = {
@@ -474,7 +493,10 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 8191, half, (9, 0), most  # odd rows; with four vectors per thread it spilled
     yield "clusters", 50000, half._replace(rms=True, biased=False), (9, 0), most  # 56 elements per thread: not kept
     yield "clusters", 65536, half, (9, 0), (1,)
-    yield "clusters", 65535, wide, (9, 0), most  # vectors of one
+    yield "clusters", 65535, wide, (9, 0), most  # odd rows: one that registers hold, and two that they do not
+    yield "clusters", 50257, half, (9, 0), most
+    yield "clusters", 131071, half._replace(rms=True, biased=False), (9, 0), most
+    yield "clusters", 65534, wide, (9, 0), most  # vectors of two
     yield "clusters", 98304, half._replace(v=np.float32), (9, 0), most  # the most registers of 256 threads
     yield "clusters", 200000, wide, (9, 0), (1, 200)  # parameters of few rows in shared memory, of others not
     yield "clusters", 262144, wide._replace(rms=True, biased=False), (9, 0), most  # with 40 registers a thread

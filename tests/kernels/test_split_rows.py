@@ -137,9 +137,9 @@ def test_what_nothing_else_holds_is_split():
         assert not names(n2) & set(KERNELS)
     odd_view = {one.name for one in launches(PIPELINED, 8, 8193, Form(BFLOAT16, BFLOAT16), alignment=2)}
     assert odd_view >= set(KERNELS), "narrower vectors than an asynchronous copy, and too many for step 2"
-    for n2 in (layouts.SPLIT_FROM + 1, 262_145, 262_152, 3_211_264):
+    for n2 in (262_139, 262_145, 262_152, 3_211_264):
         assert names(n2, CLUSTERS) == set(FORWARD_KERNELS)
-    for n2 in (layouts.SPLIT_FROM - 1, layouts.LONGEST):
+    for n2 in (layouts.SPLIT_FROM - 1, layouts.SPLIT_FROM + 1, 262_137, layouts.LONGEST):
         assert not names(n2, CLUSTERS) & set(FORWARD_KERNELS)
 
 

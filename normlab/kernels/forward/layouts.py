@@ -3,9 +3,10 @@
 What a row's bits depend on is chosen without n1, so a row has the same bits in every batch.
 """
 
+import math
 from typing import NamedTuple
 
-from normlab.kernels.forward.tables import BESIDE, NARROW, SAMPLED, SLICES, TABLES, Candidate, Slice
+from normlab.kernels.forward.tables import BESIDE, EDGES, NARROW, SAMPLED, SLICES, TABLES, Candidate, Slice
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
 from normlab.stages.shifted import ShiftedMap
@@ -143,6 +144,14 @@ def shifted_grid(layout: RegisterLayout, n1: int, device: Device) -> int:
     return -(-n1 // (layout.rows * period * turns)) * period
 
 
+# Columns of rows that begin in the middle of a vector, by bytes of the widest element and whether the norm is RMSNorm.
+# Fractions of a copy on an H200, in a cluster and in step 6: bfloat16 LayerNorm 0.80 / 0.64 at 9,001 columns, RMSNorm
+# 0.88 / 0.92 there and 0.88 / 0.81 at 12,289; float32 LayerNorm 0.82 / 0.83 at 9,001 and 0.87 / 0.76 at 12,289, RMSNorm
+# 0.85 / 0.92 at 12,289 and 0.87 / 0.80 at 16,383.
+EDGES_FROM = {(2, False): 8192, (2, True): 12288, (4, False): 9216, (4, True): 16000}
+EDGES_LIKE = " (float32, 50257 columns: 0.76 / 0.85 of a copy, else 0.41 / 0.75), laid out as rows that begin with one"
+FEW_BLOCKS = 8  # of a cluster, at most: 131,071 columns of bfloat16 by 8 and 16 blocks 0.78 / 0.64 (RMSNorm, H200)
+ALIKE = 15 / 16  # of the clusters that find a place, at least
 STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, whatever the alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
@@ -169,6 +178,7 @@ class ClusterLayout(NamedTuple):
         readers: clusters that read the same row. Reader r writes a thread's vectors r, r + readers, ….
         one_row: True if a cluster takes one row and ends, so that the GPU starts the next cluster in its place; False
             if it takes one row after another.
+        alignments: at how many places within a vector rows begin (`clusters.edges`); 0 if each begins with a vector.
     """
 
     thread_map: ThreadMap
@@ -179,6 +189,7 @@ class ClusterLayout(NamedTuple):
     parameters: int = 2
     readers: int = 1
     one_row: bool = False
+    alignments: int = 0
 
     @property
     def cluster(self) -> int:
@@ -233,6 +244,8 @@ class ClusterLayout(NamedTuple):
         # neither a row in registers nor parameters nor conditions: 40 registers are enough
         light = self.thread_map.whole and not self.kept and not self.parameters * self.parameter_bytes
         slices = 3 if self.one_row or light else 2
+        if self.alignments and self.kept and self.spread == 1 and self.thread_map.threads < FEW_THREADS:
+            slices = 6  # 33,333 columns of bfloat16, 2^24 elements: 0.74 of a copy, by five 0.71 (LayerNorm, H200)
         return self.spread * (slices if self.thread_map.threads <= 512 else 1)
 
     @property
@@ -246,16 +259,22 @@ class ClusterLayout(NamedTuple):
             f"{self.shared_bytes:,} bytes of shared memory per block for its part of the row {beside}",
             "each cluster takes one row and ends" if self.one_row else "clusters stay and take rows in turn",
         ]
+        if self.alignments:
+            said.append(
+                f"rows begin at {counted(self.alignments, 'place')} within a vector, and a cluster takes those of one "
+                "place after another"
+            )
         if self.readers > 1:
             said.append(f"{counted(self.readers, 'cluster')} read the same row and write a part of it each")
         return said
 
 
-def slices_for(n2: int, width: int, itemsize: int, device: Device) -> Chosen | None:
+def slices_for(n2: int, width: int, itemsize: int, device: Device, first: tuple[Slice, ...] = ()) -> Chosen | None:
     """Return the `ClusterLayout` of long rows, as it is for one block per slice; `spread_out` does the rest.
 
     Return None if the row has more than LONGEST columns, if a vector is too narrow for an asynchronous copy, or if no
-    cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x.
+    cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x. first: slices to
+    try before the tables', in clusters of half the size.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
@@ -266,27 +285,54 @@ def slices_for(n2: int, width: int, itemsize: int, device: Device) -> Chosen | N
     # With vectors of one element the cluster is 1.2 times as fast as pieces (`split_rows`): 390 us and 449 for 1,024
     # rows of 65,535 float32. Where the row leaves almost half of the cluster idle it is slower, 367 us and 237 at
     # 32,769 columns; it is taken there too, because one such row takes 8.7 us and in pieces 11.6.
-    for row in SLICES.get(width, NARROW):
+    for row in (*first, *SLICES.get(width, NARROW)):
         columns, blocks = row.threads * row.vectors * width, 1
+        largest = min(FEW_BLOCKS, device.largest_cluster) if row in first else device.largest_cluster
         # as few blocks as hold the row, a power of two: more would only have more to wait for
-        while blocks < device.largest_cluster and blocks * columns < n2:
+        while blocks < largest and blocks * columns < n2:
             blocks *= 2
-        slices = ClusterLayout(least_map(row, n2, width, blocks), blocks, itemsize)
+        slices = ClusterLayout(least_map(row, n2, width, blocks, row not in first), blocks, itemsize)
         if slices.blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
             return Chosen(slices, row.why)
     return None
 
 
-def least_map(row: Slice, n2: int, width: int, blocks: int) -> ThreadMap:
+def edges_for(n2: int, width: int, itemsize: int, device: Device, rms: bool) -> Chosen | None:
+    """Return the `ClusterLayout` of rows that begin anywhere, which has columns for all vectors that a row may touch.
+
+    width: elements of a vector of 16 bytes. Otherwise as `slices_for`.
+    """
+    touched = -(-(n2 + width - 1) // width) * width
+    chosen = slices_for(touched, width, itemsize, device, EDGES.get((width, rms), ()))
+    if chosen is None:
+        return None
+    layout = chosen.layout
+    thread_map = layout.thread_map._replace(whole=False)
+    own = any(chosen.why == row.why for row in EDGES.get((width, rms), ()))
+    why = f"rows that begin in the middle of a vector{'' if own else EDGES_LIKE}: {chosen.why}"
+    return Chosen(layout._replace(thread_map=thread_map, alignments=width // math.gcd(n2, width)), why)
+
+
+def clusters_for(n1: int, alignments: int, resident: int) -> int:
+    """Return how many clusters take n1 rows, of which the GPU holds so many clusters at a time.
+
+    A few less, where each can then take every so many-th row (`clusters.edges`): 12,289 columns of bfloat16 reach 0.88
+    of a copy by 392 blocks, by 396 0.81 (RMSNorm, H200). But 131,071 reach 0.46 by 8 clusters, by all 14 0.65.
+    """
+    alike = resident - resident % max(1, alignments)
+    return max(1, min(n1, alike if alike >= ALIKE * resident else resident))
+
+
+def least_map(row: Slice, n2: int, width: int, blocks: int, halve: bool) -> ThreadMap:
     """Return the thread map of a slice with as few columns as `blocks` equal slices of the row need.
 
-    Half the threads with more vectors each leave fewer of them idle at some lengths: 20,480 columns of bfloat16 are two
-    slices of 256 threads with five vectors, 0.95 / 1.00 of a copy (LayerNorm / RMSNorm, H100). In slices of 512 threads
-    with four, of which the second was a quarter full, they reached 0.62 / 0.71.
+    halve: may it have half the threads? With more vectors each, fewer are idle at some lengths: 20,480 columns of
+    bfloat16 are two slices of 256 threads with five vectors, 0.95 / 1.00 of a copy (LayerNorm / RMSNorm, H100). In
+    slices of 512 threads with four, of which the second was a quarter full, they reached 0.62 / 0.71.
     """
     if row.threads > 2 * FEW_THREADS:  # its registers have room for one block, however short the slice
         return ThreadMap(row.threads, row.vectors, width, blocks * row.threads * row.vectors * width == n2)
-    halves = [FEW_THREADS] if row.threads == 2 * FEW_THREADS else []
+    halves = [FEW_THREADS] if halve and row.threads == 2 * FEW_THREADS else []
     maps = [map_threads(-(-n2 // blocks), width, threads) for threads in (row.threads, *halves)]
     least = min(maps, key=lambda one: one.columns)
     return least._replace(whole=blocks * least.columns == n2)
@@ -303,7 +349,7 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     # one fits, up to 7/8 of the multiprocessors: clusters find no room on the last eighth if each of their blocks has a
     # multiprocessor to itself.
     held = slices._replace(parameter_bytes=parameter_bytes)
-    neighbours = 1 if 8 * n1 * slices.blocks <= 7 * processors else 2
+    neighbours = 1 if 8 * n1 * slices.blocks <= 7 * processors or slices.alignments else 2
     fit = neighbours * (held.shared_bytes + STATIC_BYTES) <= device.shared_bytes
     if slices.thread_map.width * parameter_bytes < 4 or not fit:
         return slices
@@ -323,4 +369,4 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     #     float32    132 rows 0.954, 0.968   264 rows 0.953, 0.957                           2,048 rows 0.937, 0.988
     # MANY lies between: at 528 rows of bfloat16 it is too low, of longer rows too high.
     many = n1 * held.blocks >= MANY * processors
-    return held._replace(one_row=many and held.kept and held.parameters < 2)
+    return held._replace(one_row=many and held.kept and held.parameters < (1 if held.alignments else 2))

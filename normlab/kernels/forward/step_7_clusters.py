@@ -5,7 +5,7 @@ distributed shared memory, still with one barrier. A block fetches its slice of 
 Moves: x once, the output once, the parameters once per cluster. With few rows several clusters read the same x
 (`readers` below).
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: records norm_*_h200, and `normlab.kernels.forward.layouts.slices_for`.
+Measured: records norm_*_h200, `normlab.kernels.forward.layouts.slices_for`, and the `why` of `tables.EDGES`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
@@ -19,6 +19,8 @@ What changed since step 6:
 - Many rows, at most one parameter (`one_row`): three blocks fit on a multiprocessor, and each cluster takes one row.
 - Few rows (`spread`): a slice is divided among smaller blocks on more multiprocessors, because latency is most of the
   time.
+- Rows that begin in the middle of a vector (`edges`): threads have whole vectors of memory; a cluster takes the rows of
+  one place in a vector after another, and shifts the parameters once for each.
 - Few rows (`readers`): a cluster's multiprocessors share one path to memory, so several clusters read the same row.
   Each computes the statistics and writes a part of the output.
 """
@@ -34,16 +36,16 @@ from normlab.kernels.forward import layouts, split_rows, step_4_column_blocks, s
 from normlab.kernels.forward.clusters.kernel import build
 from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
-from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
+from normlab.kernels.plan import Chains, Chosen, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.words import counted
-from normlab.stages.vector import BYTES, widest
+from normlab.stages.vector import BYTES, shifts_alike, widest
 
 
 def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan, if a cluster holds a row."""
-    n1, n2 = problem.shape
+    _, n2 = problem.shape
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
     width, itemsize = widest(n2, *problem.matrices), problem.x.dtype.itemsize
@@ -53,10 +55,33 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Ref
             f"no cluster holds {n2:,} columns in vectors of {counted(width * itemsize, 'byte')}: "
             f"it has up to {counted(device.largest_cluster, 'block')}, and rows up to {layouts.LONGEST:,} columns"
         )
+    return _planned(problem, device, chosen)
+
+
+def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
+    """Return the plan of long rows that begin in the middle of a vector (`clusters.edges`), else step 6's."""
+    n2, itemsize = problem.shape[1], problem.x.dtype.itemsize
+    widest_bytes, rms = max(itemsize, problem.output.dtype.itemsize), problem.mean is None
+    full = BYTES // widest_bytes
+    # Vectors of half the width are as fast.
+    within = 2 * widest(n2, *problem.matrices) < full and shifts_alike(full, problem.x, problem.output)
+    if within and problem.invvar.dtype.itemsize == 4 and n2 >= layouts.EDGES_FROM[widest_bytes, rms]:
+        chosen = layouts.edges_for(n2, full, itemsize, device, rms)
+        found = None if chosen is None else _planned(problem, device, chosen)
+        if found is not None and not isinstance(found, Refusal):
+            return found
+    return step_6_one_barrier.plan(problem, device)
+
+
+def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | PersistentPlan | Refusal:
+    """Return the plan for a layout that `slices_for` or `edges_for` has chosen."""
+    n1, n2 = problem.shape
     layout = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
     # so far nothing depends on n1; what does, changes no bit of a row
     parameters = problem.output if problem.weight is None else problem.weight  # gamma may be wider (`kernels.add_norm`)
     layout = layouts.spread_out(layout, n1, parameters.dtype.itemsize, device)
+    if layout.alignments and layout.parameters and not layout.parameters_held:
+        return Refusal("shared memory has no room for the parameters, which rows that begin anywhere need there")
     dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
 
     def planned(rows: int) -> Plan:
@@ -65,10 +90,12 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Ref
 
     if layout.one_row:  # a cluster per row: the GPU starts the next one where one ends
         return planned(n1)
+
     # Persistent clusters: as many as find a place at once, which only the driver knows.
-    return PersistentPlan(
-        _work(dtype, layout, 1), (), values, lambda resident: planned(min(n1, max(1, resident // layout.readers)))
-    )
+    def persistent(resident: int) -> Plan:
+        return planned(layouts.clusters_for(n1, layout.alignments, resident // layout.readers))
+
+    return PersistentPlan(_work(dtype, layout, 1), (), values, persistent)
 
 
 def _work(dtype: Any, layout: ClusterLayout, rows: int) -> Work:
@@ -84,8 +111,11 @@ def row_chains_of(layout: ClusterLayout) -> Chains:
 
 def _chains(n2: int) -> Chains:
     """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the GPU."""
-    kinds = product((1, 2, 4, 8), (2, 4), (Device.named("a100"), Device.named("h200")))
+    devices = Device.named("a100"), Device.named("h200")
+    kinds = product((1, 2, 4, 8), (2, 4), devices)
     found = [layouts.slices_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
+    anywhere = product(((8, 2), (4, 2), (4, 4)), devices, (False, True))
+    found += [layouts.edges_for(n2, *kind, device, rms) for kind, device, rms in anywhere]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
     if n2 > layouts.SPLIT_FROM:
         own.append(split.row_chains(n2))
@@ -95,7 +125,7 @@ def _chains(n2: int) -> Chains:
 STEP = ForwardStep(
     name="clusters",
     summary="long rows in the shared memory of a cluster, others as one_barrier",
-    ways=(step_6_one_barrier.plan, plan, split_rows.plan, step_4_column_blocks.plan),
+    ways=(plan_by_length, plan, split_rows.plan, step_4_column_blocks.plan),
     row_chains=_chains,
     statistics="grouped",
 )

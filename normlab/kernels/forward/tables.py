@@ -222,6 +222,31 @@ SLICES = {
         *LARGER,
     ),
 }
+# Rows that begin in the middle of a vector, in clusters of at most eight blocks: by elements per vector, and by whether
+# the norm is RMSNorm. Measured on an H200. Others have the slices above.
+EDGES = {
+    (8, False): (
+        Slice(
+            threads=128, vectors=8,
+            why="0.66 of a copy at 50257 columns of bfloat16; 256 threads: 0.57; in pieces 0.18",
+        ),
+        Slice(
+            threads=256, vectors=8,
+            why="0.66 of a copy at 91707 columns of bfloat16; 16 blocks of 128 threads: 0.61; in pieces 0.19",
+        ),
+    ),
+    (8, True): (
+        Slice(
+            threads=256, vectors=8,
+            why="0.82 / 0.85 of a copy at 50257 and 91707 columns of bfloat16; 128 threads: 0.82 / 0.84; in pieces "
+                "0.25",
+        ),
+        Slice(
+            threads=512, vectors=5,
+            why="0.78 of a copy at 131071 columns of bfloat16; 16 blocks of 256 threads: 0.65; in pieces 0.26",
+        ),
+    ),
+}
 # Narrower vectors than those of SLICES. There is no slice of 1024 threads: its threads would have 64 registers each,
 # too few for the addresses of eight vectors.
 NARROW = (

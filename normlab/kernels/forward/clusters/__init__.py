@@ -4,6 +4,7 @@
     operands    what the phases hand to each other: shared memory, a thread's share, a row
     fetch       which columns of which rows a thread has; copies to shared memory, and the waits for them
     passes      first pass over a row, second pass over it
+    edges       what differs where rows begin in the middle of a vector
 
 `layouts.ClusterLayout` says what a kernel is built for. Python decides conditions on it when it builds the kernel, so
 they cost the GPU nothing. The words for its parts:

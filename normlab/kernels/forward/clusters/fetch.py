@@ -10,13 +10,14 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cluster_rank, commit_copies, copy_async, cuda, load_bits_into, load_vector_into, wait_copies
+from normlab.kernels.forward.clusters import edges
 from normlab.kernels.forward.clusters.operands import Share
 from normlab.kernels.forward.layouts import ClusterLayout
 
 
 @cache
 def sharer(layout: ClusterLayout) -> Any:
-    """Return the device function `share_of(weight) -> Share`, which says what this thread works on.
+    """Return the device function `share_of(weight, stop) -> Share`, which says what this thread works on.
 
     In shared memory gamma lies after the block's part of the row, and beta after gamma.
     """
@@ -27,7 +28,7 @@ def sharer(layout: ClusterLayout) -> Any:
     after_row = held_columns * layout.itemsize // (layout.parameter_bytes or layout.itemsize)
 
     @cuda.jit(device=True)
-    def share_of(weight):
+    def share_of(weight, stop):
         rank = 0  # a constant if a row has one block: the compiler drops what depends on it
         if cluster > 1:
             rank = cluster_rank()
@@ -41,7 +42,7 @@ def sharer(layout: ClusterLayout) -> Any:
         # The readers of a row are neighbouring clusters.
         reader = cuda.blockIdx.x // cluster % readers
         stride = cuda.gridDim.x // (cluster * readers)
-        return Share(rank, reader, cuda.threadIdx.x >> 5, offset, gammas_at, betas_at, first, stride)
+        return Share(rank, reader, cuda.threadIdx.x >> 5, offset, gammas_at, betas_at, first, stride, stop)
 
     return share_of
 
@@ -64,15 +65,19 @@ def row_fetcher(layout: ClusterLayout) -> Any:
 
     It starts to copy the thread's part of a row, as one group of copies; after the last row the group is empty.
     """
-    vectors, width, span, whole = layout.thread_map.loop
-    block_span = layout.block_span
+    has, place_of, fetch = edges.looker(layout), edges.placer(layout), edges.vector_fetcher(layout)
+
+    @cuda.jit(device=True)
+    def fetch_if(v, memory, x, share, place, row):
+        if has(v, place, x.shape[1]):
+            fetch(v, memory, x, share, place, row)
+
+    fetch_all = edges.for_each_vector(layout, fetch_if)
 
     @cuda.jit(device=True)
     def fetch_row(memory, x, share, row):
         if row < x.shape[0]:
-            for v in range(vectors):
-                if whole or share.first + v * span < x.shape[1]:  # no condition where the slices have all vectors
-                    copy_async(memory.held, share.offset + v * block_span, x, (row, share.first + v * span), width)
+            fetch_all(0, memory, x, share, place_of(x, share, row), row)
         commit_copies()  # also an empty group: `wait_copies` counts groups, in every turn the same number
 
     return fetch_row
@@ -80,25 +85,31 @@ def row_fetcher(layout: ClusterLayout) -> Any:
 
 @cache
 def row_taker(layout: ClusterLayout) -> Any:
-    """Return the device function `take_row(values, memory, x, share, following)`: wait for the row that was fetched.
+    """Return the device function `take_row(values, memory, x, share, place, following)`: wait for the row's copies.
 
     If registers keep the row (`ClusterLayout.kept`), it loads the row into `values` and starts to fetch row
     `following` into the same shared memory.
     """
-    vectors, width, span, whole = layout.thread_map.loop
-    block_span, parameters_held, kept = layout.block_span, layout.parameters_held, layout.kept
+    width, block_span = layout.thread_map.width, layout.block_span
+    parameters_held, kept = layout.parameters_held, layout.kept
     later = int(parameters_held)  # groups that may still be in flight: the parameters', committed last
-    fetch_row = row_fetcher(layout)
+    fetch_row, complete, has = row_fetcher(layout), edges.completer(layout), edges.looker(layout)
 
     @cuda.jit(device=True)
-    def take_row(values, memory, x, share, following):
+    def keep(v, values, memory, x, share, place):
+        if has(v, place, x.shape[1]):
+            load_bits_into(values, v * width, memory.held, share.offset + v * block_span, width, x)
+
+    keep_all = edges.for_each_vector(layout, keep)
+
+    @cuda.jit(device=True)
+    def take_row(values, memory, x, share, place, following):
         if parameters_held:
             commit_copies()  # the parameters' group: their copies in the first turn, nothing later
         wait_copies(later)  # for this row. No barrier: each thread reads only its own copies
+        complete(memory, x, share, place)
         if kept:  # to registers, once for all passes; the slots are then free for the next row
-            for v in range(vectors):
-                if whole or share.first + v * span < x.shape[1]:
-                    load_bits_into(values, v * width, memory.held, share.offset + v * block_span, width, x)
+            keep_all(0, values, memory, x, share, place)
             fetch_row(memory, x, share, following)
 
     return take_row
@@ -122,14 +133,14 @@ def vector_taker(layout: ClusterLayout) -> Any:
 
 @cache
 def parameter_fetcher(layout: ClusterLayout) -> Any:
-    """Return the device function `fetch_parameters(memory, weight, bias, share, n2)`.
+    """Return the device function `fetch_parameters(memory, weight, bias, share, place, n2)`.
 
     It starts to copy the thread's part of gamma and beta, of the vectors that this reader of the row writes. It does
     nothing where the parameters stay in global memory.
     """
-    vectors, width, span, whole = layout.thread_map.loop
-    block_span, parameters_held = layout.block_span, layout.parameters_held
-    writes = writer_chooser(layout.readers)
+    vectors, width, span, _ = layout.thread_map.loop
+    block_span, parameters_held, anywhere = layout.block_span, layout.parameters_held, layout.alignments > 0
+    writes, has, stage = writer_chooser(layout.readers), edges.looker(layout), edges.parameter_stager(layout)
 
     @cuda.jit(device=True)
     def fetch(memory, at, array, column):
@@ -137,12 +148,15 @@ def parameter_fetcher(layout: ClusterLayout) -> Any:
             copy_async(memory.parameters, at, array, column, width)
 
     @cuda.jit(device=True)
-    def fetch_parameters(memory, weight, bias, share, n2):
+    def fetch_parameters(memory, weight, bias, share, place, n2):
         if parameters_held:  # `layouts.spread_out` decides it
             for v in range(vectors):
-                if writes(share.reader, v) and (whole or share.first + v * span < n2):
-                    fetch(memory, share.gammas_at + v * block_span, weight, share.first + v * span)
-                    fetch(memory, share.betas_at + v * block_span, bias, share.first + v * span)
+                if anywhere:
+                    if writes(share.reader, v):
+                        stage(memory, weight, bias, share, place, v)
+                elif writes(share.reader, v) and has(v, place, n2):
+                    fetch(memory, share.gammas_at + v * block_span, weight, place.first + v * span)
+                    fetch(memory, share.betas_at + v * block_span, bias, place.first + v * span)
 
     return fetch_parameters
 

@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import cluster_arrive_shared, cluster_wait, cuda, store
+from normlab.kernels.forward.clusters import edges
 from normlab.kernels.forward.clusters.fetch import parameter_fetcher, row_fetcher, row_taker, sharer
 from normlab.kernels.forward.clusters.operands import Memory, Row
 from normlab.kernels.forward.clusters.passes import first_pass, second_pass
@@ -15,13 +16,14 @@ from normlab.stages.grouped import group_merger
 @cache
 def build(dtype: Any, layout: ClusterLayout) -> Any:
     """Return the kernel for an accumulator dtype and a layout."""
-    thread_map, cluster, readers, warps = layout.thread_map, layout.cluster, layout.readers, layout.warps
+    thread_map, cluster, warps = layout.thread_map, layout.cluster, layout.warps
     bits, parameter_bits = BITS[layout.itemsize], BITS[layout.parameter_bytes or layout.itemsize]
     # The values that a thread's registers hold: its part of the row, or one vector at a time.
     elements = thread_map.elements if layout.kept else thread_map.width
     share_of, fetch_row, fetch_parameters = sharer(layout), row_fetcher(layout), parameter_fetcher(layout)
-    take_row, pass_1, pass_2 = row_taker(layout), first_pass(layout), second_pass(layout, dtype)
-    merge = group_merger(thread_map, layout.blocks, layout.spread)
+    take_row, pass_1, pass_2 = row_taker(layout), first_pass(layout, dtype), second_pass(layout, dtype)
+    merge = group_merger(thread_map, layout.blocks, layout.spread, layout.alignments > 0)
+    (begin, advance), place_of, anywhere = edges.row_order(layout), edges.placer(layout), layout.alignments > 0
 
     @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
@@ -33,21 +35,22 @@ def build(dtype: Any, layout: ClusterLayout) -> Any:
         values = cuda.local.array(elements, dtype)
         memory = Memory(held, parameters, exchange)
         n1, n2 = x.shape
-        share = share_of(weight)
-        row = cuda.blockIdx.x // (cluster * readers)
+        row, stop = begin(n1)
+        share = share_of(weight, stop)
+        place = place_of(x, share, row)
 
         # Fetch the first row, then the parameters: the first pass needs only the row.
         fetch_row(memory, x, share, row)
-        fetch_parameters(memory, weight, bias, share, n2)
+        fetch_parameters(memory, weight, bias, share, place, n2)
 
         phase = 0
         while row < n1:
             # Wait for this row. If registers keep it, start to fetch the next row now.
-            following = row + share.stride
-            take_row(values, memory, x, share, following)
+            following = advance(row, n1, share)
+            take_row(values, memory, x, share, place, following)
 
             # First pass: the mean and then the squares of this warp's own values.
-            pass_1(values, memory, x, share, phase, mean)
+            pass_1(values, memory, x, share, place, phase, mean)
 
             # Exchange: one barrier for both sums, then every warp merges the sums of all warps of the row.
             if cluster > 1:
@@ -55,16 +58,22 @@ def build(dtype: Any, layout: ClusterLayout) -> Any:
                 cluster_wait()  # all warps of the cluster have written their sums before a warp reads them
             else:
                 cuda.syncthreads()  # all warps of the block have written their sums before a warp reads them
-            center, square_sum = merge(exchange, phase, 0, n2, factor, mean)
+            center, square_sum = merge(exchange, phase, 0, place.extent, factor, mean)
             phase = 1 - phase  # other warps may still read these sums: the next row's go to the other half
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
 
             # Second pass: normalise and store. If the row is not kept, start to fetch the next row vector by vector.
-            pass_2(values, memory, x, weight, bias, output, share, Row(row, following, center, scale))
+            pass_2(values, memory, x, weight, bias, output, share, place, Row(row, following, center, scale))
             if cuda.threadIdx.x == 0 and share.rank == 0 and share.reader == 0:  # one thread per row stores them
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
+            if anywhere:
+                place_before = place
+                place = place_of(x, share, following)
+                if following < n1 and place.first != place_before.first:  # the next row begins at another place
+                    cuda.syncthreads()  # all threads of the block have read the parameters of this row
+                    fetch_parameters(memory, weight, bias, share, place, n2)
             row = following
 
         # Epilogue.

@@ -27,8 +27,19 @@ class Share(NamedTuple):
     offset: Any  # where the thread's first vector of the row lies in `Memory.held`
     gammas_at: Any  # where the thread's first vector of gamma lies in `Memory.parameters`
     betas_at: Any  # the same for beta
-    first: Any  # the column of the thread's first vector in the row
+    first: Any  # the column of the thread's first vector in a row that begins with a vector
     stride: Any  # the number of rows from one of the cluster's rows to its next
+    stop: Any  # where rows begin anywhere: `edges.row_order`
+
+
+class Place(NamedTuple):
+    """Where a thread's vectors of a row lie. Only `first` and `extent` are used where rows begin with a vector."""
+
+    first: Any  # the column of the first one; negative if it begins before the row
+    extent: Any  # the row's columns, as `stages.grouped.group_size` takes them
+    left: Any  # columns from the first one on to the row's end
+    begin: Any  # the index of the first one in the matrix
+    limit: Any  # a vector that begins at most so many elements after the first one, less one, can be copied
 
 
 class Row(NamedTuple):
