@@ -104,7 +104,7 @@ def test_a_pipe_that_takes_only_ascii_gets_the_table_uncut_in_80_columns_and_no_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="another kind of Ctrl-C")
-@pytest.mark.parametrize("seconds", [1.2, 2.5])
+@pytest.mark.parametrize("seconds", [0, 1.5])
 def test_ctrl_c_ends_the_command_at_once_and_without_a_traceback(tmp_path, seconds):
     np.save(tmp_path / "long.npy", np.ones((4000, 1024), np.float32))
     arguments = [sys.executable, "-m", "normlab.cli", "compare", tmp_path / "long.npy", "--rows", "4000"]
@@ -115,6 +115,7 @@ def test_ctrl_c_ends_the_command_at_once_and_without_a_traceback(tmp_path, secon
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's job in the background ignores it
     )
+    assert "this takes about" in started.stderr.readline()  # it is not still importing
     time.sleep(seconds)
     started.send_signal(signal.SIGINT)
     _, complaint = started.communicate(timeout=3)
