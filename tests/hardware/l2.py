@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from hardware import counters, machine
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, Device
 from normlab.kernels.roofline import l2_hit, waves
+from normlab.kernels.sgemm.product import ProductProblem
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows
 
 SECONDS = 200
@@ -38,7 +39,8 @@ def launch_all() -> None:
 
 def rows_of(launches: list[tuple[str, dict[str, float]]]) -> list[dict]:
     """What was measured of each launch, and what is expected."""
-    tiles = {step.name: step.tile for step in LADDERS["sgemm"]}
+    problem, device = ProductProblem(SIZES[0], SIZES[0], SIZES[0]), Device.named("h200")
+    tiles = {step.name: step.plan(problem, device).layout.tile for step in LADDERS["sgemm"] if step.name in PLACES}
     problems = [(size, name) for size in SIZES for name in PLACES]
     found = []
     for (size, name), (_, values) in zip(problems, launches, strict=True):
