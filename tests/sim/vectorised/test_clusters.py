@@ -235,7 +235,8 @@ def ranks_that_differ_between_lanes(x, out):
 @cuda.jit
 def the_first_block_goes_the_second_way(x, out):
     """The second array is the first that the scheduler reaches in another block; the third is made only then."""
-    first, second = cuda.shared.array(64, float32), cuda.shared.array(64, float32)
+    first = cuda.shared.array(64, float32)
+    second = cuda.shared.array(64, float32)
     t, i, rank = cuda.threadIdx.x, cuda.grid(1), cluster_rank()
     cluster_sync()
     if rank == 1:

@@ -68,6 +68,37 @@ def test_what_is_counted_in_parts_is_traced_alike(monkeypatch, clusters):
     assert said.count(VECTORISED) > 3
 
 
+def test_flows_that_are_counted_in_parts_are_in_the_order_of_the_scheduler(monkeypatch):
+    @cuda.jit
+    def kernel(x, y):
+        shared = cuda.shared.array(64, float32)
+        t, i = cuda.threadIdx.x, cuda.grid(1)
+        shared[t] = x[i]
+        cuda.syncthreads()
+        for k in range(8):
+            y[i] += shared[(t + k) % 64]
+
+    monkeypatch.setattr(lanes, "LONG", 1024)
+    assert compared(kernel, (4, 64), X, OUT) == VECTORISED
+
+
+@cuda.jit(device=True)
+def numbered(t):
+    numbers = cuda.shared.array(0, int32)
+    numbers[t] = t
+
+
+@cuda.jit
+def arrays_that_the_second_warp_makes_in_another_order(x, y):
+    t = cuda.threadIdx.x
+    if t >= 32:
+        numbered(t)
+    floats = cuda.shared.array(0, float32)
+    if t < 32:
+        numbered(t)
+    floats[t] = x[t]
+
+
 @cuda.jit(device=True)
 def get(x, i):
     return x[i]
@@ -191,6 +222,7 @@ KERNELS = (
     blocks_of_which_some_meet,
     values_of_several_types,
     arrays_of_two_kinds,
+    arrays_that_the_second_warp_makes_in_another_order,
     a_call_over_several_lines,
     views,
     chained,
