@@ -95,6 +95,7 @@ class LaneRecorder:
         self._functions: list[Callable] = []
         self._slots: dict[tuple[int, int], np.ndarray] = {}  # of the lanes that are logged
         self._logged = 0
+        self._grid_syncs = 0
         self._turn = -1  # of the last access
 
     # --- arrays ------------------------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ class LaneRecorder:
         order = machine.rounds.order(ids)
         first = ids[:1] if order is None else ids[order[:1]]
         keys = machine.rounds.keys(first, machine.rounds.of(first))
-        when = machine.first, *(int(key[0]) for key in reversed(keys)), machine.launch.told
+        when = self._grid_syncs, machine.first, *(int(key[0]) for key in reversed(keys)), machine.launch.told
         key = buffer.space, buffer.name, buffer.array.shape, buffer.address
         self._found[key] = min(self._found.get(key, when), when)
 
@@ -192,11 +193,11 @@ class LaneRecorder:
         for key in sorted(logs, key=self._numbers.__getitem__):
             site = self._sites[key][0]
             for part in range(site.parts):
-                table, groups = logs[key].numbered(self._numbers[key] + part)
+                table, groups = logs[key].numbered(self._numbers[key] + part, self._grid_syncs)
                 table[:, 3] += part * site.size
                 self._recorder.tally.add(table, groups)
         kept = self._recorder.tally.kept
-        for one in sorted(kept, key=lambda one: kept[one].began[1:]):
+        for one in sorted(kept, key=lambda one: (kept[one].began[0], kept[one].began[2:])):
             kept[one] = kept.pop(one)
         if self._recorder.flows.block:
             # What the first block's warps do in a pass is in order when all of them have come to a later one.
@@ -258,6 +259,7 @@ class LaneRecorder:
     def grid_sync(self, frame: Any) -> None:
         """Count a grid sync, and all requests before it: the next ones of every block come after them."""
         self.count()
+        self._grid_syncs += 1
         self._recorder.tally.counts_of(line_of(frame.call)).grid_syncs += 1
 
     def warp_operation(self, frame: Any, operation: str, sources: np.ndarray | None) -> None:
@@ -348,13 +350,14 @@ class Log:
         self._when = np.stack(keys[::-1], axis=1)
         self.earliest = tuple(self._when[order[0]].tolist())
 
-    def numbered(self, site: int) -> tuple[np.ndarray, Groups]:
-        """Return the accesses as the tally takes them, as those of the site with this number."""
+    def numbered(self, site: int, grid_syncs: int) -> tuple[np.ndarray, Groups]:
+        """Return the accesses as the tally takes them, as those of the site with this number after some grid syncs."""
         turn, slot, address, *_ = self.columns
         table = np.stack([np.full_like(turn, site), turn, slot, address], axis=1)
         sites, lanes = np.full(len(self._first), site), np.bincount(self._group)
         # Of several sites at one line, the scheduler's recorder keeps the requests site after site.
-        return table, Groups(sites, lanes, self._group, self._rank, np.column_stack([sites, self._when]))
+        when = np.column_stack([np.full_like(sites, grid_syncs), sites, self._when])
+        return table, Groups(sites, lanes, self._group, self._rank, when)
 
 
 class WarpNumbers:

@@ -148,6 +148,16 @@ def blocks_of_which_some_meet(x, y):
 
 
 @cuda.jit
+def another_block_comes_first_because_of_a_grid_sync(x, y):
+    i = cuda.grid(1)
+    if cuda.blockIdx.x == 1:
+        y[i] = 1
+    cuda.cg.this_grid().sync()
+    if cuda.blockIdx.x == 0:
+        y[i] = x[i]
+
+
+@cuda.jit
 def values_of_several_types(x, y):
     i = cuda.grid(1)
     value = 0.5
@@ -220,6 +230,7 @@ KERNELS = (
     halves_of_a_warp_a_round_apart,
     halves_of_a_warp_that_are_answered_together,
     blocks_of_which_some_meet,
+    another_block_comes_first_because_of_a_grid_sync,
     values_of_several_types,
     arrays_of_two_kinds,
     arrays_that_the_second_warp_makes_in_another_order,
