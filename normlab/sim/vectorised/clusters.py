@@ -94,6 +94,8 @@ def _place_in(frame: Frame, array: Any, index: Any, owner: Any, operation: str) 
         raise NotVectorisedError("there is no such block in the cluster")
     blocks = machine.block_of[frame.lanes.ids].astype(np.int64)
     first = blocks - blocks % machine.launch.cluster
+    if not np.bincount(machine.block_of[machine.alive], minlength=machine.blocks)[first + other].all():
+        raise NotVectorisedError("of an access to a block that has ended")
     place = place_of(frame, array, index, based=False)
     if array.seen is not None:
         machine.launch.watch.reached(frame, array, place, other, operation)

@@ -118,6 +118,16 @@ def a_block_that_may_have_ended(x, out):
 
 
 @cuda.jit
+def a_block_that_has_ended(x, out):
+    shared = cuda.shared.array(64, float32)
+    if cluster_rank() == 1:
+        return
+    cluster_sync()
+    store_to_block(shared, cuda.threadIdx.x, x[cuda.grid(1)], 1)
+    cluster_sync()
+
+
+@cuda.jit
 def a_block_that_is_not_there(x, out):
     shared = cuda.shared.array(64, float32)
     cluster_sync()
@@ -312,6 +322,7 @@ def test_the_engine_runs_it(kernel, block, cluster):
     (written_between_arrival_and_wait, 64, 2, "threads touch the same element"),
     (a_store_that_nobody_waits_for, 64, 2, "cluster_arrive_shared does not say"),
     (a_block_that_may_have_ended, 64, 2, "has ended, and its shared memory with it"),
+    (a_block_that_has_ended, 64, 2, "has ended, and its shared memory with it"),
     (a_block_that_is_not_there, 64, 2, "there is no block 2 in a cluster of 2"),
     (one_team_reads_the_other_s, 128, 1, "threads touch the same element"),
     (a_number_of_two_teams, 128, 1, "more than 64 threads come to barrier 1"),
