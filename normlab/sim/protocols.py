@@ -177,8 +177,17 @@ class LaneObserver(Protocol):
     def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
         """Take note that each lane accesses `width` elements of an array from its place on."""
 
+    def reached(self, frame: Any, array: Any, places: Any, ranks: Any, operation: str) -> None:
+        """Take note that each lane accesses an element of an array in the block of a rank in its cluster."""
+
     def barrier(self, frame: Any) -> None:
         """Take note that lanes are about to pass their blocks' barriers."""
+
+    def cluster_wait(self, frame: Any) -> None:
+        """Take note that lanes are about to pass their clusters' barriers."""
+
+    def team_sync(self, frame: Any, teams: Any) -> None:
+        """Take note that lanes are about to pass the barriers of their teams, a number for each lane."""
 
     def grid_sync(self, frame: Any) -> None:
         """Take note that all live threads of the grid are about to pass a grid sync."""

@@ -48,8 +48,8 @@ class Observer:
         """Return the globals that marked functions call: the kernel, or (not `in_kernel`) functions that it calls."""
         return {}
 
-    def lanes(self, cuda: Cuda) -> LaneObserver:
-        """Return what the vectorised engine is to tell of the launch of `cuda`, which it is about to try."""
+    def lanes(self, cuda: Cuda, cluster: int) -> LaneObserver:
+        """Return what the vectorised engine is to tell of the launch of `cuda`, `cluster` blocks to a cluster."""
         raise NotImplementedError(f"{type(self).__name__} observes one thread after another")
 
     # --- memory ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from normlab.sim.machine.observed import Buffer
 from normlab.sim.machine.shuffles import SOURCES, VOTES
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.log import Groups
-from normlab.sim.tracing.sites import Site
+from normlab.sim.tracing.sites import RANK_SPACING, Site
+from normlab.sim.vectorised.rounds import CLUSTER
 
 LONG = 1 << 20  # accesses that are counted together: 100 MB
 SOME = 1 << 12
@@ -41,7 +42,7 @@ class Access(NamedTuple):
     turn: int
     first: int
     ids: np.ndarray
-    moment: tuple[Any, Any]  # barriers passed and round (vectorised/rounds.py): an int for all lanes, or an array
+    moment: tuple[Any, Any]  # pass and round (vectorised/rounds.py): an int for all lanes, or an array
     places: Any
 
 
@@ -52,14 +53,16 @@ class Meeting(NamedTuple):
     ids: np.ndarray
     moment: tuple[Any, Any]
     line: Line
-    barrier: bool
+    level: str  # "warp", "team", or "block" for the barrier of all threads of a block or cluster
     sources: np.ndarray | None
 
     def events(self, flows: Flows) -> Iterator[tuple[tuple[int, int, int, int], Callable]]:
         """Return for each group of threads that met when it did, and what tells `flows`."""
-        barriers, rounds = (np.broadcast_to(part, len(self.ids)) for part in self.moment)
-        if self.barrier:
-            yield (int(barriers[0]), AFTER_WARPS, 0, 0), lambda *_: flows.barrier(self.ids.tolist())
+        passes, rounds = (np.broadcast_to(part, len(self.ids)) for part in self.moment)
+        if self.level != "warp":
+            ids = self.ids.tolist()
+            tell = partial(flows.barrier, ids) if self.level == "block" else partial(flows.meeting, ids, self.line)
+            yield (int(passes.max()), AFTER_WARPS, 0, 0), lambda *_: tell()
             return
         for warp in np.unique(self.ids // 32).tolist():
             inside = np.flatnonzero(self.ids // 32 == warp)
@@ -68,26 +71,31 @@ class Meeting(NamedTuple):
             moves = [] if self.sources is None else list(zip(self.sources[inside].tolist(), ids, strict=True))
             # The last lane decides when the group meets; of several groups then, that whose first lane came first.
             come = AFTER_LANES + 32 * int(rounds[inside[0]]) + ids[0] % 32
-            when = int(barriers[inside[0]]), warp, int(rounds[inside[-1]]), come
+            when = int(passes[inside[0]]), warp, int(rounds[inside[-1]]), come
             yield when, partial(_follow_meeting, flows, ids, self.line, moves)
 
 
 class LaneRecorder:
     """Puts what the lanes do into the counters of a `Recorder` (recorder.py)."""
 
-    def __init__(self, recorder: Any, grid: Any, block: Any):
-        """Count for `recorder` a launch over a grid of blocks."""
-        self._recorder = recorder
+    def __init__(self, recorder: Any, grid: Any, block: Any, cluster: int):
+        """Count for `recorder` a launch over a grid of blocks, `cluster` of which make a cluster."""
+        self._recorder, self._cluster = recorder, cluster
         self.threads = block.x * block.y * block.z
         self.warps = WarpNumbers(grid, -(-self.threads // 32))
         self._sites: dict[tuple, Any] = {}  # by what tells them apart → Site, until they have a number
         self._accesses: dict[tuple, list[Access]] = {}
         self._numbers: dict[tuple, int] = {}
         self._shared: dict[Any, Seen] = {}
+        self._remote: dict[Buffer, Seen] = {}  # by the block's own array: the same array in other blocks
+        self._found: dict[tuple, tuple] = {}  # shared arrays, also of other blocks → where the scheduler finds them
         self._shared_count = 0  # of entries that the scheduler's block would have
         self._meetings: list[Meeting] = []
+        self._rows: list[np.ndarray] = []  # of the first block's events: see `_follow`
+        self._functions: list[Callable] = []
         self._slots: dict[tuple[int, int], np.ndarray] = {}  # of the lanes that are logged
         self._logged = 0
+        self._grid_syncs = 0
         self._turn = -1  # of the last access
 
     # --- arrays ------------------------------------------------------------------------------------------------------
@@ -111,7 +119,18 @@ class LaneRecorder:
             buffer = Buffer(name, "shared", np.empty(array.shape, array.dtype), address)
             self._recorder.add(buffer)
             self._shared[key] = Seen(buffer, address, array.base[1])
+        self._finds(frame, self._shared[key].buffer)
         return self._shared[key]
+
+    def _finds(self, frame: Any, buffer: Buffer) -> None:
+        """Note when the scheduler's first thread comes to an array, unless an earlier call has come there before."""
+        machine, ids = frame.lanes.machine, frame.lanes.ids
+        order = machine.rounds.order(ids)
+        first = ids[:1] if order is None else ids[order[:1]]
+        keys = machine.rounds.keys(first, machine.rounds.of(first))
+        when = self._grid_syncs, machine.first, *(int(key[0]) for key in reversed(keys)), machine.launch.told
+        key = buffer.space, buffer.name, buffer.array.shape, buffer.address
+        self._found[key] = min(self._found.get(key, when), when)
 
     # --- accesses ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +139,7 @@ class LaneRecorder:
         machine, call, seen = frame.lanes.machine, frame.call, array.seen
         # A statement of lanes with several types of values is told in parts, with one number of turn.
         if self._logged > LONG and machine.launch.told != self._turn:
-            self.count()
+            self.count(machine)
         self._turn = machine.launch.told
         key: tuple = operation, width, id(seen.buffer), id(call.at)
         while call.caller is not None:  # a function that is called at several places: each is a site, as after inlining
@@ -139,20 +158,51 @@ class LaneRecorder:
         )
         self._logged += frame.width
 
-    def count(self) -> None:
-        """Count everything that is logged, and forget it."""
+    def reached(self, frame: Any, array: Any, places: Any, ranks: Any, operation: str) -> None:
+        """Log that each lane of a frame accesses, at its place, the array that the block with a rank has.
+
+        As in `Recorder.remote`, loads from the block's own memory count as others of shared memory.
+        """
+        own = (ranks == frame.lanes.numbers("clusterrank")) & (operation == "ld")
+        places = np.broadcast_to(places, len(ranks))
+        if own.any():
+            self.accessed(frame.child(np.flatnonzero(own)), array, places[own], operation, 1)
+        if own.all():
+            return
+        buffer = array.seen.buffer
+        if buffer not in self._remote:
+            there = Buffer(buffer.name, "dshared", buffer.array, buffer.address)
+            self._recorder.add(there)
+            self._remote[buffer] = Seen(there, array.seen.start, 0)
+        remote, others = array.viewed(array.shape, array.strides, array.offset), frame.child(np.flatnonzero(~own))
+        remote.seen = self._remote[buffer]
+        self._finds(others, remote.seen.buffer)
+        places = (places + ranks * (RANK_SPACING // array.dtype.itemsize))[~own]
+        self.accessed(others, remote, places, operation, 1)
+
+    def count(self, machine: Any = None) -> None:
+        """Count everything that is logged, and forget it; `machine`: the chunk, if it is in the middle of its run."""
         logs = {key: self._log(accesses, *self._sites[key][1:]) for key, accesses in self._accesses.items()}
         # The scheduler numbers sites as it comes to them.
         for key in sorted(logs.keys() - self._numbers.keys(), key=lambda key: logs[key].earliest):
             self._numbers[key] = len(self._recorder.tally.sites)
             self._recorder.tally.sites += [self._sites[key][0]] * self._sites[key][0].parts
+        heat = self._recorder.heat
+        for key in sorted(self._found, key=self._found.__getitem__):
+            heat[key] = heat.pop(key)
         for key in sorted(logs, key=self._numbers.__getitem__):
             site = self._sites[key][0]
             for part in range(site.parts):
-                table, groups = logs[key].numbered(self._numbers[key] + part)
+                table, groups = logs[key].numbered(self._numbers[key] + part, self._grid_syncs)
                 table[:, 3] += part * site.size
                 self._recorder.tally.add(table, groups)
-        self._follow(logs)
+        kept = self._recorder.tally.kept
+        for one in sorted(kept, key=lambda one: (kept[one].began[0], kept[one].began[2:])):
+            kept[one] = kept.pop(one)
+        if self._recorder.flows.block:
+            # What the first block's warps do in a pass is in order when all of them have come to a later one.
+            live: Any = [] if machine is None or machine.first else np.flatnonzero(machine.alive[: self.threads])
+            self._follow(logs, int(np.min(machine.rounds.of(live)[0])) if len(live) else None)
         self._accesses.clear()
         self._slots.clear()
         self._meetings.clear()
@@ -163,17 +213,17 @@ class LaneRecorder:
         lengths = [len(one.ids) for one in accesses]
         turn = np.repeat([one.turn for one in accesses], lengths)
         slot = np.concatenate([self._slots_of(one) for one in accesses])
-        barriers, rounds = (
+        passes, rounds = (
             np.concatenate([np.broadcast_to(one.moment[part], len(one.ids)) for one in accesses]) for part in (0, 1)
         )
         places = np.concatenate([np.broadcast_to(one.places, len(one.ids)) for one in accesses])
         address = seen.start + (places % seen.period if seen.period else places) * itemsize
-        columns = np.stack([turn, slot, address, barriers, rounds])
+        columns = np.stack([turn, slot, address, passes, rounds])
         # Lanes of several types come one type after the other, and lanes of one request may be in several rounds.
         in_parts = any(one.turn <= before.turn for before, one in pairwise(accesses))
         if in_parts or not all(isinstance(part, int) for one in accesses for part in one.moment):
             columns = columns[:, np.lexsort((slot, rounds, slot // 32, turn))]
-        return Log(columns, self.warps.of_a_block)
+        return Log(columns, self.warps.of_a_block, self._cluster)
 
     def _slots_of(self, access: Access) -> np.ndarray:
         """Return 32 times the number of its warp in the grid, plus its lane, for each lane."""
@@ -190,11 +240,26 @@ class LaneRecorder:
         ids = frame.lanes.ids
         line = line_of(frame.call)
         self._recorder.tally.counts_of(line).barriers += _different(ids // self.threads)
-        self._met(frame, line, True, None)
+        self._met(frame, line, "block", ids)
+
+    def cluster_wait(self, frame: Any) -> None:
+        """Count a barrier of every cluster whose threads are here."""
+        ids = frame.lanes.ids
+        line = line_of(frame.call)
+        self._recorder.tally.counts_of(line).cluster_syncs += _different(ids // (self.threads * self._cluster))
+        self._met(frame, line, "block", ids)
+
+    def team_sync(self, frame: Any, teams: np.ndarray) -> None:
+        """Count a barrier of every team whose threads are here."""
+        line, ids = line_of(frame.call), frame.lanes.ids
+        self._recorder.tally.counts_of(line).barriers += len(np.unique(teams))
+        for number in np.unique(teams[ids < self.threads]).tolist():  # of the chunk's first block
+            self._met(frame, line, "team", ids[teams == number])
 
     def grid_sync(self, frame: Any) -> None:
         """Count a grid sync, and all requests before it: the next ones of every block come after them."""
         self.count()
+        self._grid_syncs += 1
         self._recorder.tally.counts_of(line_of(frame.call)).grid_syncs += 1
 
     def warp_operation(self, frame: Any, operation: str, sources: np.ndarray | None) -> None:
@@ -209,32 +274,33 @@ class LaneRecorder:
             counts.votes += warps
         else:
             counts.warp_syncs += warps
-        self._met(frame, line, False, sources)
+        self._met(frame, line, "warp", ids, sources)
 
-    def _met(self, frame: Any, line: Line, barrier: bool, sources: np.ndarray | None) -> None:
+    def _met(self, frame: Any, line: Line, level: str, ids: np.ndarray, sources: np.ndarray | None = None) -> None:
         """Log a meeting of threads of the first block."""
-        machine, ids = frame.lanes.machine, frame.lanes.ids
+        machine = frame.lanes.machine
         if machine.first or not self._recorder.flows.block:
             return
         count = int(np.searchsorted(ids, self.threads))
         if count:
-            barriers, rounds = machine.rounds.of(ids)
-            moment = _part(barriers, count), _part(rounds, count)
+            passes, rounds = machine.rounds.of(ids)
+            moment = _part(passes, count), _part(rounds, count)
             given = None if sources is None else ids[sources[:count]]
-            self._meetings.append(Meeting(machine.launch.told, ids[:count], moment, line, barrier, given))
+            self._meetings.append(Meeting(machine.launch.told, ids[:count], moment, line, level, given))
 
-    def _follow(self, logs: dict[tuple, "Log"]) -> None:
-        """Follow which values go from thread to thread of the first block, in the order of the scheduler."""
-        flows = self._recorder.flows
-        # The columns: barriers, warp, round, lane, turn; thread and address; the number of the event's function.
-        rows: list[np.ndarray] = []
-        functions: list[Callable] = []
+    def _follow(self, logs: dict[tuple, "Log"], end: int | None) -> None:
+        """Follow which values go from thread to thread of the first block, in the order of the scheduler.
+
+        end: the pass whose events wait, because some are still to come; None for no such pass.
+        """
+        flows, rows, functions = self._recorder.flows, self._rows, self._functions
+        # The columns: pass, warp, round, lane, turn; thread and address; the number of the event's function.
         for key, log in logs.items():
             site, seen, _ = self._sites[key]
-            turn, slot, address, barriers, rounds = log.columns[:, log.columns[1] < self.threads]
+            turn, slot, address, passes, rounds = log.columns[:, log.columns[1] < self.threads]
             if site.heat.space == "shared" and len(turn):
                 number = np.full_like(turn, len(functions))
-                rows.append(np.stack([barriers, slot // 32, rounds, slot % 32, turn, slot, address, number]))
+                rows.append(np.stack([passes, slot // 32, rounds, slot % 32, turn, slot, address, number]))
                 functions.append(partial(_follow_access, flows, seen.buffer.name, site))
         for meeting in self._meetings:
             for when, function in meeting.events(flows):
@@ -243,12 +309,17 @@ class LaneRecorder:
         if not rows:
             return
         table = np.concatenate(rows, axis=1)
+        ready = np.ones(table.shape[1], np.bool_) if end is None else table[0] < end
+        self._rows = [table[:, ~ready]]
+        table = table[:, ready]
         order = np.lexsort(table[4::-1])
         for first in range(0, len(order), SOME):  # in parts, because the flows have a limit that is soon reached
             for thread, address, number in zip(*table[5:, order[first : first + SOME]].tolist(), strict=True):
-                if not flows.block:
-                    return
-                functions[number](thread, address)
+                if flows.block:
+                    functions[number](thread, address)
+        if ready.all() or not flows.block:
+            self._rows.clear()
+            functions.clear()
 
 
 def _follow_meeting(flows: Flows, threads: list[int], line: Line, moves: list[tuple[int, int]], *_: int) -> None:
@@ -260,28 +331,33 @@ def _follow_access(flows: Flows, name: str, site: Site, thread: int, address: in
 
 
 class Log:
-    """The accesses of one site: turn, slot, address, barriers and round of each, in five rows."""
+    """The accesses of one site: turn, slot, address, pass and round of each, in five rows."""
 
-    def __init__(self, columns: np.ndarray, warps: int):
-        """Find the requests: neighbours of one warp in one turn."""
+    def __init__(self, columns: np.ndarray, warps: int, cluster: int):
+        """Find the requests, neighbours of one warp in one turn; `warps` of a block, `cluster` blocks in a cluster."""
         self.columns = columns
-        turn, slot, _, barriers, rounds = columns
+        turn, slot, _, passes, rounds = columns
         warp = slot // 32
         begins = np.ones(len(turn), np.bool_)
         begins[1:] = (turn[1:] != turn[:-1]) | (warp[1:] != warp[:-1])
         self._group, self._first = np.cumsum(begins) - 1, np.flatnonzero(begins)
         first = self._first
-        keys = turn[first], slot[first], rounds[first], warp[first], barriers[first], warp[first] // warps
+        block, passes = warp[first] // warps, passes[first]
+        keys = turn[first], slot[first], rounds[first], warp[first], passes, block, passes // CLUSTER, block // cluster
         order = np.lexsort(keys)
         self._rank = np.empty_like(order)
         self._rank[order] = np.arange(len(order))
-        self.earliest = tuple(int(key[order[0]]) for key in reversed(keys))
+        self._when = np.stack(keys[::-1], axis=1)
+        self.earliest = tuple(self._when[order[0]].tolist())
 
-    def numbered(self, site: int) -> tuple[np.ndarray, Groups]:
-        """Return the accesses as the tally takes them, as those of the site with this number."""
+    def numbered(self, site: int, grid_syncs: int) -> tuple[np.ndarray, Groups]:
+        """Return the accesses as the tally takes them, as those of the site with this number after some grid syncs."""
         turn, slot, address, *_ = self.columns
         table = np.stack([np.full_like(turn, site), turn, slot, address], axis=1)
-        return table, Groups(np.full(len(self._first), site), np.bincount(self._group), self._group, self._rank)
+        sites, lanes = np.full(len(self._first), site), np.bincount(self._group)
+        # Of several sites at one line, the scheduler's recorder keeps the requests site after site.
+        when = np.column_stack([np.full_like(sites, grid_syncs), sites, self._when])
+        return table, Groups(sites, lanes, self._group, self._rank, when)
 
 
 class WarpNumbers:

@@ -21,13 +21,15 @@ FIELDS = 4  # of an event: site, path, slot (32 times the warp's number + lane),
 class Groups:
     """Requests, numbered: the `site` of each, how many `lanes` it has; `group` gives each event's request.
 
-    `first`: the order in time, as the position of each request's first event or as a rank.
+    `first`: the order in time, as the position of each request's first event or as a rank. `when`: a row of numbers for
+    each request that orders it among those of other Groups, too; None if these are counted in the order of time.
     """
 
     site: np.ndarray
     lanes: np.ndarray
     group: np.ndarray
     first: np.ndarray
+    when: np.ndarray | None = None
 
     def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
         """Return the numbers of the requests whose events are `chosen`, and these requests as Groups, numbered anew."""

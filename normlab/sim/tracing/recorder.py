@@ -64,9 +64,9 @@ class Recorder(Observer):
         self.tally = Tally(self._keep, self._sites, warps)
         self._lanes: LaneRecorder | None = None
 
-    def lanes(self, cuda: Any) -> LaneRecorder:
+    def lanes(self, cuda: Any, cluster: int) -> LaneRecorder:
         """Return what counts for this recorder, from 0 on, what the vectorised engine tells of the launch of `cuda`."""
-        made = LaneRecorder(self, cuda.gridDim, cuda.blockDim)
+        made = LaneRecorder(self, cuda.gridDim, cuda.blockDim, cluster)
         self._begin(made.warps)
         self.flows.begin(made, made.threads)
         self._lanes = made

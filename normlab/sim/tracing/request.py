@@ -1,5 +1,6 @@
 """Define a request: the accesses of one warp's lanes by one memory instruction."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from normlab.sim.language.source import Line
@@ -71,20 +72,29 @@ class Request:
 class Kept:
     """The requests of one operation on one array at one line that a trace keeps: first and costliest, or all."""
 
-    __slots__ = ("all", "first", "worst")
+    __slots__ = ("_cost", "_times", "all", "began", "first", "worst")
 
     def __init__(self, everything: bool):
         """Keep the first and the costliest, and the rest if `everything`."""
         self.first: Request | None = None
         self.worst: Request | None = None
         self.all: list[Request] | None = [] if everything else None
+        self.began: tuple = ()  # when the first was made
+        self._cost: tuple = ()  # of the costliest, negative, and when it was made
+        self._times: list[tuple] = []  # of all
 
-    def add(self, request: Request) -> None:
-        """Keep `request` if it is the first or the costliest so far, or if all are kept."""
-        if self.first is None:
-            self.first = request
-        # `>` and not `>=`: of equal costs the first is kept, so that every schedule's picture is the earliest.
-        if self.worst is None or request.cost > self.worst.cost:
-            self.worst = request
+    def add(self, request: Request, when: tuple = ()) -> None:
+        """Keep `request` if it is the first or the costliest so far, or if all are kept.
+
+        when: numbers that order it among the others; requests with the same numbers are added in the order of time.
+        """
+        if self.first is None or when < self.began:
+            self.first, self.began = request, when
+        # Of equal costs the first is kept, so that every schedule's picture is the earliest.
+        cost = -request.cost, when
+        if self.worst is None or cost < self._cost:
+            self.worst, self._cost = request, cost
         if self.all is not None:
-            self.all.append(request)
+            place = bisect_right(self._times, when)
+            self._times.insert(place, when)
+            self.all.insert(place, request)

@@ -117,7 +117,8 @@ class Tally:
                     warp=warp,
                     lanes=tuple((events[:, 2] % 32).tolist()),
                     addresses=tuple(events[:, 3].tolist()),
-                )
+                ),
+                () if groups.when is None else tuple(groups.when[number].tolist()),
             )
 
     def counts_of(self, line: Line) -> Counts:

@@ -146,7 +146,7 @@ def settle(machine: Any, among: Any) -> None:
             lengths = [len(one.ids) for one in group]
             turn = np.repeat(np.arange(len(group)), lengths)
             moments = [[np.broadcast_to(part, len(one.ids)) for part in one.moment] for one in group]
-            barriers, rounds = map(np.concatenate, zip(*moments, strict=True))
-            order = np.lexsort((turn, *machine.rounds.keys(ids, (barriers, rounds))))
+            passes, rounds = map(np.concatenate, zip(*moments, strict=True))
+            order = np.lexsort((turn, *machine.rounds.keys(ids, (passes, rounds))))
             places, numbers = places[order], numbers[order]
         COMMUTING[group[0].name][0].at(group[0].data, places, numbers)

@@ -312,6 +312,7 @@ def _seen(site: Site, key: Any, made: Any, dynamic: bool) -> Any:
         raise NotVectorisedError("of records in shared memory, of which an observer is told by the scheduler")
     view = made.viewed(made.shape, made.strides, made.offset)
     view.seen = watch.shared(site.frame, key, made, dynamic)
+    site.frame.lanes.machine.launch.told += 1
     return view
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.machine import clusters, teams
+from normlab.sim.machine.scheduler import TURN
 from normlab.sim.machine.threads import WARP_SIZE
 from normlab.sim.vectorised.accesses import load, place_of
 from normlab.sim.vectorised.accesses import store as store_at
@@ -17,10 +18,9 @@ from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
+from normlab.sim.vectorised.rounds import CLUSTER
 from normlab.sim.vectorised.twins import numbers_of
 from normlab.sim.vectorised.values import Mixed
-
-UNTOLD = "of barriers of clusters and teams, of which an observer is told by the scheduler"
 
 
 def rank(frame: Frame) -> Any:
@@ -54,6 +54,12 @@ def wait(frame: Frame) -> None:
     _whole_clusters(frame)
     if machine.arrived is None or not machine.arrived[ids].all():
         raise NotVectorisedError("threads wait at a cluster's barrier at which they have not arrived")
+    if machine.launch.watch is not None:
+        if machine.atomics >= TURN:  # a thread that gives way may come to its wait when the others have met without it
+            raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
+        machine.launch.watch.cluster_wait(frame)
+        machine.launch.told += 1
+    machine.rounds.barrier(ids, machine.block_of[ids] // machine.launch.cluster, CLUSTER)
     machine.meet("cluster", ids)
     machine.arrived[ids] = False
 
@@ -66,22 +72,20 @@ def sync(frame: Frame) -> None:
 
 def load_from(frame: Frame, array: Any, index: Any, owner: Any) -> Any:
     """Return `array[index]` of the copy of a shared array that block `owner` of each lane's cluster has."""
-    return load(frame, array, _place_in(frame, array, index, owner))
+    return load(frame, array, _place_in(frame, array, index, owner, "ld"))
 
 
 def store_to(frame: Frame, array: Any, index: Any, value: Any, owner: Any) -> None:
     """Do `array[index] = value` on the copy of a shared array that block `owner` of each lane's cluster has."""
     frame.lanes.machine.stored_remotely = True
-    store_at(frame, array, _place_in(frame, array, index, owner), value)
+    store_at(frame, array, _place_in(frame, array, index, owner, "st"), value)
 
 
-def _place_in(frame: Frame, array: Any, index: Any, owner: Any) -> Any:
+def _place_in(frame: Frame, array: Any, index: Any, owner: Any, operation: str) -> Any:
     """Return the places of elements in the memory of other blocks, and note that the lanes reach there."""
     machine = frame.lanes.machine
     if type(array) is not Array or array.store.space != "shared" or type(index) is Mixed:
         raise NotVectorisedError("of an access to something other than another block's shared memory")
-    if machine.launch.watch is not None:
-        raise NotVectorisedError(UNTOLD)
     if machine.remote is None:
         machine.remote = np.zeros(machine.size, np.bool_)
     machine.remote[frame.lanes.ids] = True
@@ -90,37 +94,44 @@ def _place_in(frame: Frame, array: Any, index: Any, owner: Any) -> Any:
         raise NotVectorisedError("there is no such block in the cluster")
     blocks = machine.block_of[frame.lanes.ids].astype(np.int64)
     first = blocks - blocks % machine.launch.cluster
-    return place_of(frame, array, index, based=False) + (first + other) * array.base[1]
+    if not np.bincount(machine.block_of[machine.alive], minlength=machine.blocks)[first + other].all():
+        raise NotVectorisedError("of an access to a block that has ended")
+    place = place_of(frame, array, index, based=False)
+    if array.seen is not None:
+        machine.launch.watch.reached(frame, array, place, other, operation)
+        machine.launch.told += 1
+    return place + (first + other) * array.base[1]
 
 
 def team_sync(frame: Frame, number: Any, threads: Any) -> None:
     """Let the lanes meet at their blocks' barriers `number`, to each of which `threads` of them come."""
     machine, ids = frame.lanes.machine, frame.lanes.ids
-    if machine.launch.watch is not None:
-        raise NotVectorisedError(UNTOLD)
     sizes, barriers = (numbers_of(one, len(ids), np.dtype(np.int32)) for one in (threads, number))
     if barriers.min() < 1 or barriers.max() > teams.LAST or (sizes % WARP_SIZE).any():
         raise NotVectorisedError("there is no such barrier, or no such team")
     team = machine.block_of[ids] * (teams.LAST + 1) + barriers
-    _, places, counts = np.unique(team, return_inverse=True, return_counts=True)
+    _, first, places, counts = np.unique(team, return_index=True, return_inverse=True, return_counts=True)
     if (counts[places] != sizes).any():
         raise NotVectorisedError("only some threads of a team come to its barrier together")
-    machine.all_of(machine.warps, frame.lanes, "only some threads of a warp come to a team's barrier")
+    if len(ids) != WARP_SIZE * len(np.unique(machine.warps[ids])):
+        raise NotVectorisedError("only some threads of a warp come to a team's barrier")
     if machine.team_of is None:
         machine.team_of = np.full(machine.size, -1, np.int32)
     known = machine.team_of[ids]
-    if ((known >= 0) & (known != team)).any():
-        raise NotVectorisedError("of threads that belong to several teams between two barriers of their block")
     machine.team_of[ids] = team
-    machine.partial = True
+    others = (known >= 0) & (known != team) | (known != known[first][places])
+    if others.any() or np.isin(machine.team_of, team).sum() != len(ids):
+        raise NotVectorisedError("of threads, or a number, of several teams between two barriers of a block")
+    if machine.launch.watch is not None:
+        machine.launch.watch.team_sync(frame, team)
+        machine.launch.told += 1
+    machine.rounds.barrier(ids, team)
     machine.meet("team", ids)
 
 
 def _whole_clusters(frame: Frame) -> None:
     """Raise NotVectorisedError unless all live threads of the clusters are here."""
     machine = frame.lanes.machine
-    if machine.launch.watch is not None:
-        raise NotVectorisedError(UNTOLD)
     cluster_of = machine.block_of // machine.launch.cluster
     machine.all_of(cluster_of, frame.lanes, "only some threads of a cluster come to its barrier together")
 

@@ -86,7 +86,7 @@ def _attempts(
 ) -> str | None:
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
-            watch = None if observer is None else observer.lanes(cuda)
+            watch = None if observer is None else observer.lanes(cuda, cluster)
             proof = None if uninitialized is None else Proof(uninitialized, any_order)
             launch = Launched(cuda, cluster, learnt.recorded, watch, proof)
             try:

@@ -146,7 +146,6 @@ class Machine:
         self.all_lanes = Lanes(self, ids)
         self.alive, self.alive_count = np.ones(self.size, np.bool_), self.size
         self.rounds = Rounds(self)
-        self.partial = launch.cluster > 1  # whether blocks wait in part, so that the scheduler's order is another
         self.team_of: np.ndarray | None = None  # since the block's last barrier: the team of each lane, or -1
         self.arrived: np.ndarray | None = None  # the lanes that have arrived at their cluster's barrier (clusters.py)
         self.stored_remotely = False  # whether a lane has stored into another block, in the chunk
@@ -279,7 +278,7 @@ class Machine:
         if self.launch.watch is not None:
             self.launch.watch.barrier(frame)
             self.launch.told += 1
-        self.rounds.barrier(lanes.ids)
+        self.rounds.barrier(lanes.ids, self.block_of[lanes.ids])
         self.meet("block", lanes.ids)
 
     def all_of(self, owners: np.ndarray, lanes: Lanes, otherwise: str) -> None:
@@ -332,7 +331,7 @@ class Machine:
             self.launch.watch.grid_sync(frame)
             self.launch.told += 1
         complete(self, frame.lanes.ids)
-        self.rounds.barrier(frame.lanes.ids)
+        self.rounds.barrier(frame.lanes.ids, self.block_of[frame.lanes.ids])
         self._compare_blocks()
 
     def _compare_blocks(self) -> None:

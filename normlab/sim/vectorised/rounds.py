@@ -1,8 +1,11 @@
 """Tell which thread the scheduler would have run first.
 
-The scheduler runs block after block. Inside a block, each warp runs to the next barrier, then the next warp. A warp
-runs in rounds: each lane to its next warp operation, then the operations are answered of which all lanes are there, and
-the next round begins. A lane outside of an operation's mask is thus a round ahead of the lanes inside.
+The scheduler runs cluster after cluster. Of a cluster, each block runs to the cluster's next barrier, then the next
+block. A block runs in passes: each warp to its next barrier, then the next warp; then the block's barrier, or those of
+its teams, are answered to which all threads have come, and the next pass begins. So threads that meet go on in the pass
+after that in which the last of them has come. A warp runs in rounds: each lane to its next warp operation, then the
+operations are answered of which all lanes are there, and the next round begins. A lane outside of an operation's mask
+is thus a round ahead of the lanes inside.
 """
 
 from typing import Any
@@ -11,27 +14,33 @@ import numpy as np
 
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
-Moment = tuple[Any, Any]  # barriers passed and round of some lanes: an int for all of them, or an array
+Moment = tuple[Any, Any]  # pass and round of some lanes: an int for all of them, or an array
+CLUSTER = 1 << 32  # more passes than there are between two barriers of a cluster: each of these begins a multiple of it
 
 
 class Rounds:
-    """The barriers that the lanes of a chunk have passed, and their rounds since then."""
+    """The passes of their blocks in which the lanes of a chunk are, and their rounds in it."""
 
     def __init__(self, machine: Any):
-        """Start all lanes of `machine` in round 0 before the first barrier."""
+        """Start all lanes of `machine` in round 0 of the first pass."""
         self._machine = machine
         # An int as long as all lanes have the same.
-        self._barriers: Any = 0
+        self._passes: Any = 0
         self._rounds: Any = 0
 
-    def barrier(self, ids: np.ndarray) -> None:
-        """Let the lanes pass a barrier of their blocks."""
-        if len(ids) == self._machine.alive_count:
-            self._barriers, self._rounds = self._barriers + 1, 0
+    def barrier(self, ids: np.ndarray, owners: np.ndarray, unit: int = 1) -> None:
+        """Let the lanes of each of the `owners`, one for each lane, meet and begin the next pass, or next `unit`."""
+        everybody = len(ids) == self._machine.alive_count
+        if everybody and isinstance(self._passes, int):
+            self._passes, self._rounds = (self._passes // unit + 1) * unit, 0
             return
-        self._barriers, self._rounds = self._of_each_lane(self._barriers), self._of_each_lane(self._rounds)
-        self._barriers[ids] += 1
+        self._passes, self._rounds = self._of_each_lane(self._passes), self._of_each_lane(self._rounds)
+        last = np.zeros(int(owners.max()) + 1, np.int64)
+        np.maximum.at(last, owners, self._passes[ids])
+        self._passes[ids] = (last[owners] // unit + 1) * unit
         self._rounds[ids] = 0
+        if everybody and (self._passes[ids] == self._passes[ids[0]]).all():
+            self._passes, self._rounds = int(self._passes[ids[0]]), 0
 
     def warp_operation(self, ids: np.ndarray) -> None:
         """Let the lanes pass a warp operation, those of one warp together."""
@@ -51,24 +60,23 @@ class Rounds:
 
     def of(self, ids: np.ndarray) -> Moment:
         """Return where lanes stand now. Raises NotVectorisedError where the scheduler's order depends on more."""
-        if self._machine.partial:
-            raise NotVectorisedError("of atomics whose order decides, in clusters or teams")
         if self._machine.launch.proof is not None and self._machine.launch.proof.any_order:
             raise NotVectorisedError("the schedule decides the order of atomics")
-        barriers, rounds = (
-            numbers if isinstance(numbers, int) else numbers[ids] for numbers in (self._barriers, self._rounds)
+        passes, rounds = (
+            numbers if isinstance(numbers, int) else numbers[ids] for numbers in (self._passes, self._rounds)
         )
-        return barriers, rounds
+        return passes, rounds
 
     def order(self, ids: np.ndarray) -> np.ndarray | None:
         """Return the places of lanes, of which the numbers rise, in the scheduler's order; None: as they are."""
-        barriers, rounds = self.of(ids)
-        if isinstance(barriers, int) and isinstance(rounds, int):
+        passes, rounds = self.of(ids)
+        if isinstance(passes, int) and isinstance(rounds, int):
             return None
-        return np.lexsort(self.keys(ids, (barriers, rounds)))
+        return np.lexsort(self.keys(ids, (passes, rounds)))
 
     def keys(self, ids: np.ndarray, moment: Moment) -> tuple[np.ndarray, ...]:
         """Return what lanes that stand at a moment are sorted by, the last key first."""
         machine = self._machine
-        barriers, rounds = (np.broadcast_to(numbers, len(ids)) for numbers in moment)
-        return ids, rounds, machine.warps[ids], barriers, machine.block_of[ids]
+        passes, rounds = (np.broadcast_to(numbers, len(ids)) for numbers in moment)
+        block = machine.block_of[ids]
+        return ids, rounds, machine.warps[ids], passes, block, passes // CLUSTER, block // machine.launch.cluster

@@ -176,7 +176,7 @@ def test_the_log_is_emptied_when_a_team_stands(monkeypatch):
     longest = []
     take = Log.take
     monkeypatch.setattr(Log, "take", lambda log: longest.append(len(log)) or take(log))
-    assert trace(mirrored)[2, (64, 4)](*rows()).as_dict() == whole.as_dict()
+    assert trace(mirrored, engine="scheduler")[2, (64, 4)](*rows()).as_dict() == whole.as_dict()
     assert max(longest) < 1000  # of 2 x 2560 accesses
 
 

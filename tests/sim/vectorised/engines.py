@@ -56,11 +56,11 @@ def by_lane(request):
     return request.block, request.warp, sorted(zip(request.lanes, request.addresses, strict=True))
 
 
-def traced(kernel, configuration, arguments, engine, keep=()):
+def traced(kernel, configuration, arguments, engine, keep=(), **options):
     """Return what a trace by an engine holds, and the arrays' bytes after it; or the error."""
     given = [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
     try:
-        found = told(trace(kernel, keep=keep, engine=engine)[configuration](*given))
+        found = told(trace(kernel, keep=keep, engine=engine, **options)[configuration](*given))
     except Exception as error:
         return type(error), str(error)
     return found, [one.tobytes() for one in given if isinstance(one, np.ndarray)]
@@ -72,13 +72,13 @@ def lines_of(kernel):
     return range(code.co_firstlineno, max(line or 0 for *_, line in code.co_lines()) + 1)
 
 
-def compared(kernel, configuration, *arguments, keep=None):
+def compared(kernel, configuration, *arguments, keep=None, **options):
     """Assert that both engines make the same trace of a launch; return what it says if it gives up."""
     keep = lines_of(kernel) if keep is None else keep
-    one = traced(kernel, configuration, arguments, "vectorised", keep)
+    one = traced(kernel, configuration, arguments, "vectorised", keep, **options)
     if one[0] is SimulationError and "the vectorised engine gives up" in one[1]:
         return one[1]
-    other = traced(kernel, configuration, arguments, "scheduler", keep)
+    other = traced(kernel, configuration, arguments, "scheduler", keep, **options)
     names = "metrics", "heat", "requests", "threads of flows", "flows", "barriers of flows"
     if not isinstance(one[0], tuple) or not isinstance(other[0], tuple):
         assert one == other

@@ -1,11 +1,13 @@
 """Write kernels at random, and compare what both engines make of them, bit for bit.
 
-    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces] [--sanitize] [--schedules]
+    python -m sim.vectorised.kernels_at_random 600 [seed] [--strict] [--check] [--traces] [--sanitize] [--schedules] \
+        [--clusters]
 
 does so for 600 seconds (with `tests` on the path) and prints the source of a kernel on which the engines differ.
 --strict: errors of the vectorised engine itself come out; --check: variables have the compiler's types; --traces: the
 engines also make the same traces; --sanitize: the scheduler finds nothing where the other engine has proved that there
-is nothing to find; --schedules: threads take turns in other orders.
+is nothing to find; --schedules: threads take turns in other orders; --clusters: kernels have clusters of blocks, and
+teams of warps.
 
 The kernels have nested loops, divergence, break, continue and return, shared, dynamic and local memory, barriers (in
 branches that whole blocks take, too) and grid syncs, shuffles, votes and matches of whole warps and of halves, atomics,
@@ -23,6 +25,7 @@ import numpy as np
 from numba import cuda
 from sim.vectorised.engines import VECTORISED, bits_of, lines_of, outcomes, traced
 
+from normlab import engine as intrinsics
 from normlab.sim import SimulationError, sanitize
 from normlab.sim.vectorised import engine
 
@@ -108,6 +111,27 @@ def nested(p, q):
 """
 
 
+MEETINGS = (  # of clusters, and of teams: R is the rank of a block, TEAM a barrier of a team
+    ("s[t] = `F`", "cluster_sync()", "f0 = load_from_block(s, (t + #) % W, R)", "cluster_sync()"),
+    ("cluster_sync()", "store_to_block(d, (t + #) % W, `F`, 1 - cluster_rank())", "cluster_sync()", "f1 = d[t]"),
+    ("cluster_sync()", "if cluster_rank() == #:", "    store_to_block(w, t, `I`, R)", "cluster_sync()"),
+    ("cluster_arrive()", "i2 += `I`", "s[t] = `F`", "cuda.syncthreads()", "f2 += s[(t + #) % W]", "cluster_wait()"),
+    ("d[t] = `F`", "cluster_arrive_shared()", "f2 = `F`", "cluster_wait()", "f1 += load_from_block(d, t, R)"),
+    ("s[t] = `F`", "TEAM", "f0 = s[FIRST + (t + #) % SIZE]", "TEAM"),
+    (
+        *("for c8 in range(1 + 2 * (t // 32 == #)):", "    w[t] = `I`", "    TEAM"),
+        *("    i0 += w[FIRST + (t ^ 5) % SIZE]", "    TEAM"),
+    ),
+    (
+        *("if t < 32:", "    i1 += cuda.atomic.add(counts, 5, 1)", "    team_sync(1, 32)"),
+        "    f1 = cuda.shfl_sync(0xFFFFFFFF, f1, #)",
+    ),
+    ("f1 = `F`", "for c8 in range(2):", "    TEAM", "    out[i, 2] = f1", "cuda.atomic.add(sums, 2, f1)"),
+)
+TEAMS = (  # which number each thread's team has, its first thread, and its size
+    ("t // 32 + 1", "t // 32 * 32", "32"), ("1", "0", "W"),
+    ("(t >= 32) + 3", "32 * (t >= 32)", "32 + (t >= 32) * (W - 64)"),
+)  # fmt: skip
 RECORDS = (
     *("p, o = cuda.shared.array(W, RECORD), cuda.local.array(2, RECORD)", "p[t], o[0] = g[i], g[i]", "o[1] = o[0]"),
 )
@@ -116,11 +140,13 @@ RECORDS = (
 class Writer:
     """Writes one kernel."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, clusters=False):
         self.random = random.Random(seed)
-        self.lines = []
+        self.lines, self.cluster = [], 1 + clusters
         self.threads = self.random.choice([16, 32, 33, 64, 96])
         self.blocks = self.random.choice([1, 2, 3])
+        if clusters:
+            self.threads, self.blocks = self.choose(64, 96), self.choose(2, 4)
         self.racy = self.random.random() < 0.15
         self.columns = self.random.choice([self.threads, self.threads, 1, 8 if self.threads % 8 == 0 else 3])
         self.loops = 0
@@ -175,6 +201,8 @@ class Writer:
             self.statement(depth, uniform, loop)
 
     def statement(self, depth, uniform, loop):
+        if self.cluster > 1 and depth == 1 and self.random.random() < 0.4:
+            self.meeting_of_clusters()
         kind = self.random.random()
         if kind < 0.3 or depth > 4:
             self.assignment(depth)
@@ -304,6 +332,21 @@ class Writer:
             self.meeting_of_a_warp(depth)
             self.line(depth, "cuda.syncthreads()")
 
+    def meeting_of_clusters(self):
+        """Write blocks of a cluster, or teams of warps, that exchange values, perhaps in a loop."""
+        depth = self.choose(1, 1, 2)
+        if depth == 2:
+            self.line(1, "for c7 in range(2):")
+        number, first, size = self.choose(*TEAMS)
+        words = {"TEAM": f"team_sync({number}, {size})", "FIRST": f"({first})", "SIZE": f"({size})"}
+        words |= {"R)": self.choose("1 - cluster_rank())", "t % 2)", "0)"), "#": str(self.random.randint(0, 2))}
+        for text in self.choose(*MEETINGS):
+            for word, meaning in words.items():
+                text = text.replace(word, meaning)
+            self.line(depth, self.filled(text, 1))
+        if self.random.random() < 0.8:
+            self.line(depth, self.choose("cuda.syncthreads()", "cluster_sync()"))
+
     def sums_of_the_block(self, depth):
         """Write atomic operations on shared memory."""
         for text in ("if t < 3:", "    q[t], r[t] = 0, 0.0", "cuda.syncthreads()"):
@@ -365,6 +408,8 @@ class Writer:
             self.line(1, text)
         for _ in range(self.random.randint(2, 7)):
             self.statement(1, True, False)
+        if self.cluster > 1:
+            self.line(1, "cluster_sync()")
         for column, name in enumerate((*FLOATS, *INTS)):
             self.line(1, f"out[i, {column}] = {name}")
         for column, name in enumerate(COMPLEX):
@@ -372,9 +417,9 @@ class Writer:
         return "\n".join([HELPERS, "def kernel(x, z, h, y, a, n, out, counts, sums, u, oz, g):", *self.lines]) + "\n"
 
 
-def made(seed):
+def made(seed, clusters=False):
     """Return the kernel of a seed, its configuration, and its source."""
-    writer = Writer(seed)
+    writer = Writer(seed, clusters)
     source = writer.source()
     name = f"<kernel at random {next(_numbers)}>"
     linecache.cache[name] = len(source), None, source.splitlines(True), name
@@ -383,7 +428,8 @@ def made(seed):
 
     from numba import complex64, complex128, float32, float64, from_dtype, int16, int32, int64, uint8, uint32, uint64
 
-    names = {"cuda": cuda, "math": math, "W": writer.threads, "COLUMNS": writer.columns}
+    names = {name: getattr(intrinsics, name) for name in intrinsics.__all__}
+    names |= {"cuda": cuda, "math": math, "W": writer.threads, "COLUMNS": writer.columns}
     names |= {"cmath": cmath, "np": np, "complex64": complex64, "complex128": complex128, "RECORD": from_dtype(RECORD)}
     names |= {"float16": np.float16, "float32": float32, "float64": float64}
     names |= {"int16": int16, "int32": int32, "int64": int64, "uint8": uint8, "uint32": uint32, "uint64": uint64}
@@ -410,19 +456,22 @@ def arguments(seed, threads):
     return [x, z, x.astype(np.float16), y, np.float32(1.25), n, out, counts, sums, u, out_of_z, g]
 
 
-def differ(seed, check=False, traces=False, schedule="forward"):
+def differ(seed, check=False, traces=False, schedule="forward", clusters=False):
     """Return what both engines make of a seed's kernel if they differ, else None; and what the first says.
 
     `check`: with the compiler's types of variables; `traces`: compare traces, too. `schedule`: of both.
+    `clusters`: with clusters of two blocks, and teams of warps.
     """
-    kernel, configuration, source = made(seed)
+    kernel, configuration, source = made(seed, clusters)
     blocks, (columns, rows), *_ = configuration
-    given = arguments(seed, blocks * columns * rows)
-    (said, one), (other_said, other) = outcomes(kernel, configuration, *given, check=check, schedule=schedule)
+    given, cluster = arguments(seed, blocks * columns * rows), 1 + clusters
+    options = {"check": check, "schedule": schedule, "cluster": cluster}
+    (said, one), (other_said, other) = outcomes(kernel, configuration, *given, **options)
     if not isinstance(said, str):
         one, other, said = said, other_said, "error"
     if one == other and traces and said == VECTORISED and not Writer(seed).records:
-        one, other = (traced(kernel, configuration, given, which, lines_of(kernel)) for which in ENGINES)
+        keep = lines_of(kernel)
+        one, other = (traced(kernel, configuration, given, which, keep, cluster=cluster) for which in ENGINES)
         one, other = one[0], other[0]  # the memory holds NaNs, whose bits differ
     return None if one == other else (source, configuration, one, other), said
 
@@ -456,7 +505,8 @@ def main(seconds, first=0):
             said = VECTORISED if proved else "the scheduler ran"
         else:
             schedule = ("reverse", seed)[seed % 2] if "--schedules" in sys.argv else "forward"
-            found, said = differ(seed, "--check" in sys.argv, "--traces" in sys.argv, schedule)
+            flags = (flag in sys.argv for flag in ("--check", "--traces"))
+            found, said = differ(seed, *flags, schedule, "--clusters" in sys.argv)
         if found:
             print(f"seed {seed}: the engines differ\n{found[0]}\n{found[1]}\n{found[2]!r:.600}\n{found[3]!r:.600}")
             return 1

@@ -6,9 +6,11 @@ from numba import cuda, float32, int32
 from sim.vectorised.engines import VECTORISED, compared
 from sim.vectorised.kernels_at_random import differ
 from sim.vectorised.speed import cases
+from sim.vectorised.test_clusters import OUT, RUN, X
 
-from normlab.engine import load_vector, store_vector
+from normlab.engine import cluster_arrive, cluster_wait, load_vector, store_vector
 from normlab.sim import trace
+from normlab.sim.tracing import lanes
 
 CASES = {name: case for name, case in cases(0.05).items() if name != "product"}  # the scheduler's takes 10 s
 
@@ -27,6 +29,74 @@ def test_both_engines_trace_kernels_at_random_alike(first):
         assert found is None, f"seed {seed}: {found[0]}"
         said.append(who)
     assert said.count(VECTORISED) > 8
+
+
+@pytest.mark.parametrize(("kernel", "block", "cluster"), RUN, ids=lambda one: getattr(one, "__name__", None))
+def test_both_engines_trace_clusters_and_teams_alike(kernel, block, cluster):
+    assert compared(kernel, (512 // block, block, 0, 256), X, OUT, cluster=cluster) == VECTORISED
+
+
+def test_both_engines_trace_kernels_at_random_with_clusters_and_teams_alike():
+    said = []
+    for seed in range(0, 24, 2):  # the others have records
+        found, who = differ(seed, traces=True, clusters=True)
+        assert found is None, f"seed {seed}: {found[0]}"
+        said.append(who)
+    assert said.count(VECTORISED) > 6
+
+
+def test_a_cluster_whose_threads_may_give_way_is_the_scheduler_s():
+    @cuda.jit
+    def kernel(counts):
+        cluster_arrive()
+        for _ in range(70):
+            cuda.atomic.max(counts, cuda.grid(1) % 4, 0)
+        cluster_wait()
+
+    assert "take turns" in compared(kernel, (4, 64), np.zeros(4, np.int32), cluster=2)
+
+
+@pytest.mark.parametrize("clusters", [False, True])
+def test_what_is_counted_in_parts_is_traced_alike(monkeypatch, clusters):
+    """Of the accesses that are counted first, some come later in the order of the scheduler than others after them."""
+    monkeypatch.setattr(lanes, "LONG", 1024)
+    said = []
+    for seed in range(0, 12, 2):
+        found, who = differ(seed, traces=True, clusters=clusters)
+        assert found is None, f"seed {seed}: {found[0]}"
+        said.append(who)
+    assert said.count(VECTORISED) > 3
+
+
+def test_flows_that_are_counted_in_parts_are_in_the_order_of_the_scheduler(monkeypatch):
+    @cuda.jit
+    def kernel(x, y):
+        shared = cuda.shared.array(64, float32)
+        t, i = cuda.threadIdx.x, cuda.grid(1)
+        shared[t] = x[i]
+        cuda.syncthreads()
+        for k in range(8):
+            y[i] += shared[(t + k) % 64]
+
+    monkeypatch.setattr(lanes, "LONG", 1024)
+    assert compared(kernel, (4, 64), X, OUT) == VECTORISED
+
+
+@cuda.jit(device=True)
+def numbered(t):
+    numbers = cuda.shared.array(0, int32)
+    numbers[t] = t
+
+
+@cuda.jit
+def arrays_that_the_second_warp_makes_in_another_order(x, y):
+    t = cuda.threadIdx.x
+    if t >= 32:
+        numbered(t)
+    floats = cuda.shared.array(0, float32)
+    if t < 32:
+        numbered(t)
+    floats[t] = x[t]
 
 
 @cuda.jit(device=True)
@@ -75,6 +145,16 @@ def blocks_of_which_some_meet(x, y):
     if cuda.blockIdx.x % 2:
         cuda.syncthreads()
     y[i] = x[i] + 1
+
+
+@cuda.jit
+def another_block_comes_first_because_of_a_grid_sync(x, y):
+    i = cuda.grid(1)
+    if cuda.blockIdx.x == 1:
+        y[i] = 1
+    cuda.cg.this_grid().sync()
+    if cuda.blockIdx.x == 0:
+        y[i] = x[i]
 
 
 @cuda.jit
@@ -150,8 +230,10 @@ KERNELS = (
     halves_of_a_warp_a_round_apart,
     halves_of_a_warp_that_are_answered_together,
     blocks_of_which_some_meet,
+    another_block_comes_first_because_of_a_grid_sync,
     values_of_several_types,
     arrays_of_two_kinds,
+    arrays_that_the_second_warp_makes_in_another_order,
     a_call_over_several_lines,
     views,
     chained,
