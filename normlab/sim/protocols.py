@@ -165,6 +165,11 @@ class Observer(Protocol):
         """Store neighbouring elements by one instruction."""
 
 
+# A block runs in passes (vectorised/rounds.py). Each barrier of a cluster begins a multiple of so many
+# passes, more than there are between two of them.
+CLUSTER_PASSES = 1 << 32
+
+
 class LaneObserver(Protocol):
     """What the vectorised engine tells of all lanes of a frame at once. Implemented by `tracing.lanes.LaneRecorder`."""
 

@@ -18,10 +18,10 @@ from normlab.sim.language.source import Line
 from normlab.sim.machine.memory import DYNAMIC_ADDRESS, SHARED_SPACING, name_given
 from normlab.sim.machine.observed import Buffer
 from normlab.sim.machine.shuffles import SOURCES, VOTES
+from normlab.sim.protocols import CLUSTER_PASSES
 from normlab.sim.tracing.flows import Flows
 from normlab.sim.tracing.log import Groups
 from normlab.sim.tracing.sites import RANK_SPACING, Site
-from normlab.sim.vectorised.rounds import CLUSTER
 
 LONG = 1 << 20  # accesses that are counted together: 100 MB
 SOME = 1 << 12
@@ -343,7 +343,8 @@ class Log:
         self._group, self._first = np.cumsum(begins) - 1, np.flatnonzero(begins)
         first = self._first
         block, passes = warp[first] // warps, passes[first]
-        keys = turn[first], slot[first], rounds[first], warp[first], passes, block, passes // CLUSTER, block // cluster
+        phase = passes // CLUSTER_PASSES
+        keys = turn[first], slot[first], rounds[first], warp[first], passes, block, phase, block // cluster
         order = np.lexsort(keys)
         self._rank = np.empty_like(order)
         self._rank[order] = np.arange(len(order))

@@ -12,13 +12,13 @@ import numpy as np
 from normlab.sim.machine import clusters, teams
 from normlab.sim.machine.scheduler import TURN
 from normlab.sim.machine.threads import WARP_SIZE
+from normlab.sim.protocols import CLUSTER_PASSES
 from normlab.sim.vectorised.accesses import load, place_of
 from normlab.sim.vectorised.accesses import store as store_at
 from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.frames import Frame
 from normlab.sim.vectorised.memory import Array
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.rounds import CLUSTER
 from normlab.sim.vectorised.twins import numbers_of
 from normlab.sim.vectorised.values import Mixed
 
@@ -59,7 +59,7 @@ def wait(frame: Frame) -> None:
             raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
         machine.launch.watch.cluster_wait(frame)
         machine.launch.told += 1
-    machine.rounds.barrier(ids, machine.block_of[ids] // machine.launch.cluster, CLUSTER)
+    machine.rounds.barrier(ids, machine.block_of[ids] // machine.launch.cluster, CLUSTER_PASSES)
     machine.meet("cluster", ids)
     machine.arrived[ids] = False
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from normlab.sim.protocols import CLUSTER_PASSES
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
 Moment = tuple[Any, Any]  # pass and round of some lanes: an int for all of them, or an array
-CLUSTER = 1 << 32  # more passes than there are between two barriers of a cluster: each of these begins a multiple of it
 
 
 class Rounds:
@@ -79,4 +79,4 @@ class Rounds:
         machine = self._machine
         passes, rounds = (np.broadcast_to(numbers, len(ids)) for numbers in moment)
         block = machine.block_of[ids]
-        return ids, rounds, machine.warps[ids], passes, block, passes // CLUSTER, block // machine.launch.cluster
+        return ids, rounds, machine.warps[ids], passes, block, passes // CLUSTER_PASSES, block // machine.launch.cluster
