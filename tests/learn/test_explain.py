@@ -98,10 +98,10 @@ def test_the_cost_model_speaks_in_text_json_and_a_notebook():
 
 
 def test_a_last_round_that_is_nearly_empty_is_named_and_what_the_model_does_not_know_is_not_said():
-    tail = str(explain(n1=1140, n2=4096, dtype="bfloat16"))
+    tail = str(explain(n1=1140, n2=4096, dtype="bfloat16", device="h200"))
     assert "the last of two rounds of blocks is 8 % full" in tail
-    assert "% full" not in str(explain(n1=1056, n2=4096, dtype="bfloat16"))
-    assert "at least " in str(explain(step="apex"))
+    assert "% full" not in str(explain(n1=1056, n2=4096, dtype="bfloat16", device="h200"))
+    assert "at least " in str(explain(step="apex", device="h200"))
     for unknown in (explain(residual=True), explain("family"), explain(device=Device(132, (9, 0), 232448))):
         assert unknown.predicted is None
         assert json.loads(unknown.as_json())["predicted"] is None
@@ -265,7 +265,8 @@ def test_registers_are_the_assembler_s_where_it_is_installed():
 
 def test_it_says_what_was_measured_at_the_nearest_row_length():
     for given, n2, name in (({"saved": "input"}, 4096, "normlab"), ({"saved": "output"}, 5120, "normlab-me")):
-        facts = dict(explain("backward", norm="rms", dtype="bfloat16", n1=64, n2=n2 + 30, **given).facts())
+        problem = {"norm": "rms", "dtype": "bfloat16", "n1": 64, "n2": n2 + 30, "device": "h200", **given}
+        facts = dict(explain("backward", **problem).facts())
         lines = facts["speed"]
         (row,) = (
             row
@@ -286,7 +287,7 @@ def test_it_says_what_was_measured_of_few_long_rows_and_of_a_product():
     """The nearest record of one row of 65,536 columns is that row, not 2,048 of them."""
     lines = dict(explain("forward", dtype="bfloat16", n1=1, n2=65536).facts())["speed"]
     assert "at 1 x 65,536, the nearest" in lines[0]
-    facts = dict(explain("forward", n1=4096, n2=4096).facts())  # 134 MB, which take 30 us
+    facts = dict(explain("forward", n1=4096, n2=4096, device="h200").facts())  # 134 MB, which take 30 us
     assert facts["predicted"][2].startswith("bound by memory")
     (entry,) = (one for one in record("ladder_sgemm_4096_h200")["steps"] if one["step"] == "pipelined")
     (said, how) = dict(explain("sgemm", m=4000, n=4096).facts())["speed"]
