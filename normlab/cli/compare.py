@@ -37,7 +37,7 @@ def compare(
             autocompletion=steps,
             show_default=False,
             help="A step of the forward or backward ladder; any other name lists them. Default: on a GPU the last of "
-            "each, in the simulator the quickest.",
+            "each, in the simulator two that it is quick at.",
         ),
     ] = None,
     details: Annotated[

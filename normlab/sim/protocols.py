@@ -165,8 +165,8 @@ class Observer(Protocol):
         """Store neighbouring elements by one instruction."""
 
 
-# A block runs in passes (vectorised/rounds.py). Each barrier of a cluster begins a multiple of so many
-# passes, more than there are between two of them.
+# A block runs in passes (vectorised/rounds.py). Each barrier of a cluster begins a multiple of so many passes, which
+# are more than there are between two of them.
 CLUSTER_PASSES = 1 << 32
 
 

@@ -220,6 +220,6 @@ STEP = BackwardStep(
     ways=(plan,),
     row_chains=row_chains_of,
     # 16 blocks of 128 threads stand on every 32 columns, however few the rows
-    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,  # 16 warps add up 32 columns
+    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,  # 16 blocks per 32 columns
     column_chains=column_chains_of,
 )

@@ -260,6 +260,6 @@ STEP = BackwardStep(
     summary="one persistent kernel, the columns' sums in registers",
     ways=(plan, step_1_apex.plan),
     row_chains=_row_chains,
-    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,  # 16 warps add up 32 columns
+    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,  # 16 blocks per 32 columns
     column_chains=_column_chains,
 )

@@ -12,7 +12,7 @@ from normlab.kernels.exact.chains import with_repairs
 from normlab.studies.compare.activations import InputError, Source
 from normlab.studies.compare.traffic import Layer, layer_of
 
-SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "fused"}  # its quickest
+SIMULATOR_STEPS = {"forward": "thread_per_row", "backward": "fused"}  # which it is quick at
 ORACLE = 2e-6  # seconds an element, value and bound of one pass
 BACKWARDS = 3  # from the saved input, recomputed, exact
 BUDGET = 10.0  # seconds that a run without --rows may take
@@ -81,7 +81,7 @@ def _step(ladder: str, name: str) -> Any:
 
 
 def choose(norm: str = "layer", dtype: str = "float32", world: str = "auto", step: str | None = None) -> Plan:
-    """Choose engine and steps: `step` on ladders that have it; else on a GPU the best, in the simulator the quickest.
+    """Choose engine and steps: `step` on ladders that have it; else on a GPU the best, elsewhere SIMULATOR_STEPS.
 
     Raises:
         InputError: a step that no ladder has, or "gpu" where there is none.

@@ -163,10 +163,14 @@ def indices_of_two_types(x, y, z, points):
     i = cuda.grid(1)
     square = cuda.local.array((2, 3), float32)
     at = min(np.int32(i), 40)  # an int32 or an int
-    square[min(np.int32(i % 3), 1), i % 3] = x[at]
+    for row in range(2):
+        for column in range(3):
+            square[row, column] = 10 * row + column
+    square[min(np.int32(i % 3), 1), i % 3] += x[at]
+    y[i] = square[0, i % 3]
     if i <= 40:
         points[at].x = square[min(np.int32(i % 3), 1), i % 3]
-    y[max(at, np.uint8(i))] = x[at] + i % 2
+    y[max(at, np.uint8(i))] += x[at] + i % 2
 
 
 @cuda.jit
@@ -185,6 +189,8 @@ def views_in_tuples(x, y, z, points):
         source, target = both
         for k in range(i % 2 + 1):
             target[0] += source[0] * (k + 1)
+    if i % 3 == 1:  # in some of the lanes in which they are views
+        target[0] -= source[0] / 2
 
 
 KERNELS = [
