@@ -45,7 +45,7 @@ from normlab.kernels import BackwardProblem
 from normlab.sim import SimulationError, simulate
 
 code_of = functools.cache(SourceFileLoader.get_code)  # of all modules but one, the same for every mutant
-FRESH = ("normlab.stages", "normlab.kernels")
+FRESH = "normlab.stages", "normlab.kernels", "kernels."  # the last: tests that other tests take helpers from
 TESTS = Path(__file__).parent
 SCHEDULES = ("forward", "reverse", 1)
 BFLOAT16 = ml_dtypes.bfloat16
