@@ -95,6 +95,12 @@ def of_samples(samples: int, n1: int, n2: int, forward: bool) -> Callable[[], An
 KINDS = {
     "rms 8192": Kind(lambda: of_a_sum(4096, 8192, True), 4096, 8192, 4, True),
     "rms 8192 output": Kind(lambda: of_a_sum(4096, 8192, True, True), 4096, 8192, 4, True),
+    "layer 8192": Kind(lambda: of_a_sum(4096, 8192, False), 4096, 8192, 4, True),
+    "layer 2048": Kind(lambda: of_a_sum(8192, 2048, False), 8192, 2048, 4, True, threads=(64, 128, 256)),
+    "rms 2048 output": Kind(lambda: of_a_sum(8192, 2048, True, True), 8192, 2048, 4, True, threads=(64, 128, 256)),
+    "rms 4096 output": Kind(lambda: of_a_sum(8192, 4096, True, True), 8192, 4096, 4, True),
+    "gated 2048 output": Kind(lambda: of_a_gate(8192, 2048, True, True), 8192, 2048, 5, True, threads=(64, 128, 256)),
+    "gated x 2048": Kind(lambda: of_a_gate(8192, 2048, False), 8192, 2048, 5, True, threads=(64, 128, 256)),
     "gated": Kind(lambda: of_a_gate(8192, 4096), 8192, 4096, 5, True),
     "gated output": Kind(lambda: of_a_gate(8192, 4096, True, True), 8192, 4096, 5, True),
     # 132 multiprocessors take 8,192 rows, two at a time, in 31.03 turns, and 8,448 rows in 32.
@@ -117,8 +123,8 @@ KINDS = {
 
 def layouts_of(kind: Kind) -> Iterator[Any]:
     """The layouts to be tried: those that fill a multiprocessor's shared memory with few or many threads."""
-    for threads in kind.threads:
-        thread_map = map_threads(kind.columns, 8, threads)
+    for threads, blocks in itertools.product(kind.threads, (1, 2, 4) if kind.columns > 4096 else (1,)):
+        thread_map = map_threads(kind.columns // blocks, 8, threads)
         if thread_map.vectors > kind.most:
             continue
         if kind.forward:
@@ -126,13 +132,13 @@ def layouts_of(kind: Kind) -> Iterator[Any]:
                 if 128 <= threads * rows <= 512:
                     yield RegisterLayout(thread_map, rows, max(1, held // (threads * rows)))
             continue
-        yield from _pipelines(kind, thread_map)
+        yield from _pipelines(kind, thread_map, blocks)
 
 
-def _pipelines(kind: Kind, thread_map: ThreadMap) -> Iterator[PipelineLayout]:
+def _pipelines(kind: Kind, thread_map: ThreadMap, blocks: int) -> Iterator[PipelineLayout]:
     few = thread_map.threads < WARP
     for rows, stages, prefetch in itertools.product((8, 16, 32, 64) if few else kind.groups, (2, 3, 4), (0, 1)):
-        layout = PipelineLayout(thread_map, rows, 1, stages, prefetch, 2, 2, 2 * kind.third)
+        layout = PipelineLayout(thread_map, rows, blocks, stages, prefetch, 2, 2, 2 * kind.third)
         shared = layout.shared_bytes(PARAMETER_BYTES) + layout.exchange_bytes
         enough = few or (shared > kind.least * MOST_SHARED and layout.threads >= 128)
         if enough and shared <= MOST_SHARED and layout.threads <= 512 and layout.in_flight > 0:
