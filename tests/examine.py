@@ -19,6 +19,7 @@ from normlab.kernels.exact.risk import Limits, limits
 from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.kernels.exact.survey import Norms
 from normlab.kernels.plan import Chains, Plan
+from normlab.oracle.floats import float_format
 
 NO_ROWS = Plan("no rows", (), "nothing is launched", Chains(1, 0), Chains(1, 0))
 
@@ -139,6 +140,15 @@ def backward_bound(
     if case.rms:
         return oracle.rms_norm_backward_bound(*args, case.eps, how, **rest)
     return oracle.layer_norm_backward_bound(*args, case.bias, case.eps, how, mean_error=errors.mean, **rest)
+
+
+def as_truth(gradient: np.ndarray) -> np.ndarray:
+    """Return one mode's gradient in float64, for the other mode to be held to.
+
+    Where its bound lets it overflow, the largest finite number is as near to the truth as the infinity was.
+    """
+    largest = float(float_format(gradient.dtype).largest)
+    return np.clip(gradient.astype(np.float64), -largest, largest)
 
 
 def hold(what: str, got, want, bound) -> float:

@@ -18,6 +18,7 @@ from normlab.engine.compile.resources import (
 )
 from normlab.engine.compile.signatures import accumulator
 from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
+from normlab.engine.device.caching import prefetch
 from normlab.engine.device.clusters import (
     cluster_arrive,
     cluster_arrive_shared,
@@ -100,6 +101,7 @@ __all__ = [
     "multiprocessors",
     "numba_array",
     "occupancy",
+    "prefetch",
     "prepare",
     "reciprocal",
     "reciprocal_of_normal",

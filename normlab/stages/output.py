@@ -10,9 +10,11 @@ because an array in registers takes only constants as indices.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, load_vector_into, store_vector_from
+from normlab.engine import cast, cuda, load_vector_into, prefetch, store_vector_from
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import ThreadMap
+
+ASKED_TOGETHER = 32  # elements per request: 64 bytes of 16-bit elements, which memory delivers together
 
 
 @cache
@@ -34,6 +36,28 @@ def parameter_loader(width: int, offset: float = 0.0) -> Any:
             load_vector_into(betas, 0, bias, column, width)
 
     return load_parameters
+
+
+@cache
+def parameter_prefetcher(threads: int) -> Any:
+    """Return the device function `ask_for_parameters(weight, bias, thread, n2)`, for a block of so many threads.
+
+    The threads ask L2 for weight and bias, each for other elements, so that they come from memory beside the rows.
+    thread: its number in the block.
+    """
+    apart = threads * ASKED_TOGETHER
+
+    @cuda.jit(device=True)
+    def ask_for_parameters(weight, bias, thread, n2):
+        column = thread * ASKED_TOGETHER
+        while column < n2:
+            if weight is not None:
+                prefetch(weight, column)
+            if bias is not None:
+                prefetch(bias, column)
+            column += apart
+
+    return ask_for_parameters
 
 
 @cache

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 from hardware.add_norm import Operands, copy_time, queries
@@ -92,33 +93,57 @@ def of_samples(samples: int, n1: int, n2: int, forward: bool) -> Callable[[], An
     return lambda: modulated_norm.modulated_layer_norm_backward(grad, x, mean, invvar, scale, shift)
 
 
-KINDS = {
-    "rms 8192": Kind(lambda: of_a_sum(4096, 8192, True), 4096, 8192, 4, True),
-    "rms 8192 output": Kind(lambda: of_a_sum(4096, 8192, True, True), 4096, 8192, 4, True),
-    "gated": Kind(lambda: of_a_gate(8192, 4096), 8192, 4096, 5, True),
-    "gated output": Kind(lambda: of_a_gate(8192, 4096, True, True), 8192, 4096, 5, True),
-    # 132 multiprocessors take 8,192 rows, two at a time, in 31.03 turns, and 8,448 rows in 32.
-    "layer": Kind(lambda: of_a_sum(8192, 4096, False), 8192, 4096, 4, True, groups=(1, 2, 3)),
-    "layer 8448": Kind(lambda: of_a_sum(8448, 4096, False), 8448, 4096, 4, True, groups=(1, 2, 3)),
-    "rms 2048": Kind(lambda: of_a_sum(8192, 2048, True), 8192, 2048, 4, True, threads=(64, 128, 256)),
-    "heads 64": Kind(lambda: of_heads(64, 16, 16), 8192 * 16, 64, 3, threads=(4, 8)),
-    "modulated": Kind(
-        lambda: of_samples(64, 256, 1152, False), 64 * 256, 1152, 3, threads=(32, 64, 96, 160), least=0.2
-    ),
-    "modulated forward": Kind(
-        lambda: of_samples(64, 256, 1152, True), 64 * 256, 1152, 2, forward=True, threads=(16, 32, 64, 96), most=9
-    ),
-    "gated 128": Kind(lambda: of_a_gate(8192 * 32, 128), 8192 * 32, 128, 5, True, threads=(8, 16)),
-    "gated 128 forward": Kind(
-        lambda: of_a_gated_forward(8192 * 32, 128), 8192 * 32, 128, 3, forward=True, threads=(4, 8, 16)
-    ),
-}
+# Columns of norms of a sum, and the threads per row to be tried.
+SUMS = {1024: (32, 64, 128), 2048: (64, 128, 256), 3072: (96, 128, 192), 4096: (128, 256, 512), 5120: (160, 320, 640),
+        8192: (128, 256, 512), 16384: (128, 256, 512)}  # fmt: skip
+GATES = {2048: (64, 128, 256), 4096: (128, 256, 512)}
+
+
+def _rows(columns: int) -> int:
+    return 8192 if columns <= 4096 else 2**25 // columns
+
+
+KINDS = (
+    {
+        f"{norm} {columns}{' output' * recompute}": Kind(
+            partial(of_a_sum, _rows(columns), columns, norm == "rms", recompute),
+            *(_rows(columns), columns, 4, True),
+            threads=threads,
+            groups=(4, 8) if columns == 1024 else (1, 2, 4),
+            least=0.3 if columns == 1024 else 0.5,
+        )
+        for columns, threads in SUMS.items()
+        for norm, recompute in itertools.product(("rms", "layer"), (False, True))
+    }
+    | {
+        f"gated{' x' * (not before)} {columns}{' output' * recompute}": Kind(
+            partial(of_a_gate, 8192, columns, before, recompute), 8192, columns, 5, True, threads=threads, least=0.3
+        )
+        for columns, threads in GATES.items()
+        for before, recompute in ((True, False), (True, True), (False, False))
+    }
+    | {
+        # 132 multiprocessors take 8,192 rows, two at a time, in 31.03 turns, and 8,448 rows in 32.
+        "layer 8448": Kind(lambda: of_a_sum(8448, 4096, False), 8448, 4096, 4, True, groups=(1, 2, 3)),
+        "heads 64": Kind(lambda: of_heads(64, 16, 16), 8192 * 16, 64, 3, threads=(4, 8)),
+        "modulated": Kind(
+            lambda: of_samples(64, 256, 1152, False), 64 * 256, 1152, 3, threads=(32, 64, 96, 160), least=0.2
+        ),
+        "modulated forward": Kind(
+            lambda: of_samples(64, 256, 1152, True), 64 * 256, 1152, 2, forward=True, threads=(16, 32, 64, 96), most=9
+        ),
+        "gated 128": Kind(lambda: of_a_gate(8192 * 32, 128), 8192 * 32, 128, 5, True, threads=(8, 16)),
+        "gated 128 forward": Kind(
+            lambda: of_a_gated_forward(8192 * 32, 128), 8192 * 32, 128, 3, forward=True, threads=(4, 8, 16)
+        ),
+    }
+)
 
 
 def layouts_of(kind: Kind) -> Iterator[Any]:
     """The layouts to be tried: those that fill a multiprocessor's shared memory with few or many threads."""
-    for threads in kind.threads:
-        thread_map = map_threads(kind.columns, 8, threads)
+    for threads, blocks in itertools.product(kind.threads, (1, 2, 4) if kind.columns > 4096 else (1,)):
+        thread_map = map_threads(kind.columns // blocks, 8, threads)
         if thread_map.vectors > kind.most:
             continue
         if kind.forward:
@@ -126,13 +151,13 @@ def layouts_of(kind: Kind) -> Iterator[Any]:
                 if 128 <= threads * rows <= 512:
                     yield RegisterLayout(thread_map, rows, max(1, held // (threads * rows)))
             continue
-        yield from _pipelines(kind, thread_map)
+        yield from _pipelines(kind, thread_map, blocks)
 
 
-def _pipelines(kind: Kind, thread_map: ThreadMap) -> Iterator[PipelineLayout]:
+def _pipelines(kind: Kind, thread_map: ThreadMap, blocks: int) -> Iterator[PipelineLayout]:
     few = thread_map.threads < WARP
     for rows, stages, prefetch in itertools.product((8, 16, 32, 64) if few else kind.groups, (2, 3, 4), (0, 1)):
-        layout = PipelineLayout(thread_map, rows, 1, stages, prefetch, 2, 2, 2 * kind.third)
+        layout = PipelineLayout(thread_map, rows, blocks, stages, prefetch, 2, 2, 2 * kind.third)
         shared = layout.shared_bytes(PARAMETER_BYTES) + layout.exchange_bytes
         enough = few or (shared > kind.least * MOST_SHARED and layout.threads >= 128)
         if enough and shared <= MOST_SHARED and layout.threads <= 512 and layout.in_flight > 0:

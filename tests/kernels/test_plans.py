@@ -411,6 +411,18 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
         assert found(most, device=devices.of((8, 0))) == alone, "it takes no cluster"
 
 
+def test_only_few_blocks_ask_for_the_parameters_early():
+    """In the layout, and in what the compiler makes of it."""
+    half = Form(BFLOAT16, BFLOAT16)
+    none = half._replace(weighted=False, biased=False)
+    rms = half._replace(rms=True, biased=False)
+    for n1, form, early in ((1, half, True), (66, half, True), (67, half, False), (66, none, False), (66, rms, True)):
+        (one,) = launches(FORWARD["one_barrier"], n1, 2048, form)
+        ptx = compile_ptx(one.work.kernel, one.types, (9, 0))
+        assert ("prefetch.global.L2" in ptx) == early, (n1, form)
+        assert ".local" not in ptx
+
+
 def test_of_rows_of_which_a_multiprocessor_holds_one_block_only_odd_ones_have_blocks_for_the_columns():
     recomputed = Form(BFLOAT16, BFLOAT16, memory_efficient=True)
     for n1, n2, form, device, kernels in (

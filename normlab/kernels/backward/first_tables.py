@@ -31,16 +31,55 @@ GATED = (  # a vector per thread, which registers keep from pass to pass, as mea
         why="0.88 of a copy at 4096 columns, 0.87 from the output; four stages: 0.87, 0.85",
     ),
 )
-SUMMED = (  # an RMSNorm of x + residual, from the output
+# A norm of x + residual, whose gradient has a third array's in it: few vectors per thread, more of which fit then.
+SUMMED = (  # from the input, with RMSNorm / LayerNorm
     Candidate(
-        columns_from=6145, columns_up_to=8192, threads=512, rows=1, stages=3,
-        why="0.91 of a copy at 8192 columns; two blocks, three rows of 128 threads, prefetch of 1: 0.87",
+        columns_from=769, columns_up_to=1024, threads=64, rows=8, stages=2,
+        why="0.85 / 0.79 of a copy at 1024 columns; three stages, and a prefetch of 1: 0.83 / 0.78",
+    ),
+    Candidate(
+        columns_from=2049, columns_up_to=3072, vectors=3, rows=2, stages=3, prefetch=1,
+        why="0.91 / 0.90 of a copy at 3072 columns; 256 threads, of which a half has one vector: 0.88 / 0.86",
+    ),
+    Candidate(
+        columns_from=3073, columns_up_to=4096, vectors=2, rows=2, stages=3, prefetch=1,
+        why="0.93 / 0.91 of a copy at 4096 columns; 128 threads, four stages: 0.93 / 0.91, on an H200 0.88 for 0.89",
+    ),
+    Candidate(
+        columns_from=4097, columns_up_to=6144, vectors=2, rows=1, stages=3, prefetch=1,
+        why="0.91 / 0.90 of a copy at 5120 columns; four vectors, two rows: 0.92 / 0.90",
+    ),
+    Candidate(
+        columns_from=6145, columns_up_to=16384, columns_a_block=4096, vectors=2, rows=1, stages=4, prefetch=1,
+        why="0.94 / 0.91 of a copy at 8192 columns, 0.93 / 0.89 at 16384; four rows of 128 threads, three stages: "
+            "0.89 / 0.89, 0.86 / 0.87",
     ),
 )
-SUMMED_LAYERS = (  # a LayerNorm of x + residual, from the input
+SUMMED_RECOMPUTED = (  # from the output
     Candidate(
-        columns_from=3073, columns_up_to=4096, threads=256, rows=2, stages=3, prefetch=1,
-        why="0.89 of a copy at 4096 columns; 128 threads, four stages: 0.88",
+        columns_from=769, columns_up_to=1024, threads=64, rows=4, stages=3,
+        why="0.82 / 0.77 of a copy at 1024 columns; eight rows, and for LayerNorm a prefetch of 1: 0.81 / 0.72",
+    ),
+    Candidate(
+        columns_from=1025, columns_up_to=2048, vectors=2, rows=4, stages=3,
+        why="0.89 / 0.85 of a copy at 2048 columns; prefetch of 1: 0.87 / 0.82",
+    ),
+    Candidate(
+        columns_from=2049, columns_up_to=3072, vectors=3, rows=2, stages=3,
+        why="0.93 / 0.90 of a copy at 3072 columns; prefetch of 1: 0.90 / 0.87",
+    ),
+    Candidate(
+        columns_from=3073, columns_up_to=4096, vectors=2, rows=2, stages=2,
+        why="0.93 / 0.92 of a copy at 4096 columns; 128 threads, four stages, prefetch of 1: 0.91 / 0.89",
+    ),
+    Candidate(
+        columns_from=4097, columns_up_to=6144, vectors=2, rows=1, stages=4,
+        why="0.92 / 0.90 of a copy at 5120 columns; four vectors, two rows, prefetch of 1: 0.89 / 0.86",
+    ),
+    Candidate(
+        columns_from=6145, columns_up_to=16384, columns_a_block=4096, vectors=2, rows=2, stages=2,
+        why="0.93 / 0.91 of a copy at 8192 columns, 0.91 / 0.89 at 16384; one block of 512 threads, three stages: "
+            "0.92 / 0.87 at 8192",
     ),
 )
 SAMPLED = (
@@ -87,6 +126,6 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
         return GATED
     if kind.sampled:
         return SAMPLED
-    if third and kind.rms == kind.memory_efficient:  # the other two have not been measured with these
-        return SUMMED if kind.rms else SUMMED_LAYERS
+    if third:
+        return SUMMED_RECOMPUTED if kind.memory_efficient else SUMMED
     return ()

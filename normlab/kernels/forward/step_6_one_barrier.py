@@ -34,7 +34,7 @@ from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.gate import Gate, row_gater
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.output import row_writer
+from normlab.stages.output import parameter_prefetcher, row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
 from normlab.stages.row_map import RowMap, place_finder
@@ -155,7 +155,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
 
     Without a residual the kernel's residual and new_residual are None, and without a gate its gate.
     """
-    thread_map, rows, resident, shifted = layout
+    thread_map, rows, resident, shifted, early = layout
     vectors, width, span, _ = thread_map.loop
     elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
     size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
@@ -169,6 +169,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         residual_adder(thread_map, dtype),
         row_gater(thread_map, dtype, extras.gate_map),
     )
+    ask_for_parameters = parameter_prefetcher(thread_map.threads * rows)
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     halves = 2 if anywhere else 1  # of the exchange buffer
 
@@ -183,6 +184,8 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
         top, end, step, limit = rows_of(output, weight)  # of the block's first row group
         phase = 0
+        if early:
+            ask_for_parameters(weight, bias, group * cuda.blockDim.x + cuda.threadIdx.x, n2)
         stage(weight, bias, output, top)
         if anywhere:
             cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
@@ -268,6 +271,9 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     if problem.sampled:
         layout = layouts.with_rows(layout, n1 // samples)
     grid, shared = -(-n1 // layout.rows), 0
+    parameters = problem.weight is not None or problem.bias is not None
+    if grid <= layouts.EARLY * device.multiprocessors and parameters and not (layout.shifted or problem.sampled):
+        layout = layout._replace(early=True)
     if layout.shifted:
         grid = layouts.shifted_grid(layout, n1, device)
         shared = ((problem.weight is not None) + (problem.bias is not None)) * layout.shifted.staged_bytes
