@@ -100,7 +100,7 @@ def test_an_endless_loop_is_named_by_its_line(threads):
 
 def test_launches_that_are_short_enough_each_may_be_too_long_together():
     with Solution(
-        KERNEL.format("for _ in range(100000):\n        pass"), FILE, Limits(seconds=10.0, altogether=0.5)
+        KERNEL.format("for _ in range(100000):\n        pass"), FILE, Limits(seconds=10.0, altogether=1.5)
     ) as solution:
         for _ in range(2):
             solution.run(CASE, "sanitize")
