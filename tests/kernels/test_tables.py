@@ -6,7 +6,7 @@ import devices
 import pytest
 
 from normlab.kernels.backward import layouts as backward_layouts
-from normlab.kernels.backward.first_tables import EDGES, GATED, SAMPLED, SUMMED, SUMMED_LAYERS
+from normlab.kernels.backward.first_tables import EDGES, GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward.tables import NARROW, SLICES, TABLES
@@ -17,7 +17,7 @@ HALVES_AND_SINGLES = ((2, 2), (2, 4), (4, 4))
 
 def test_every_row_has_a_reason():
     backward = (table_for(*sizes, kind) for sizes in HALVES_AND_SINGLES for kind in backward_layouts.KINDS)
-    first = EDGES, GATED, SAMPLED, SUMMED, SUMMED_LAYERS
+    first = EDGES, GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED
     for row in itertools.chain(*TABLES.values(), *SLICES.values(), NARROW, *first, *backward):
         assert len(row.why) > 20
         assert row.vectors >= 1
