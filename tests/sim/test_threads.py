@@ -61,7 +61,7 @@ def add_index(x):
 
 def forget() -> None:
     operators._safe_codes.clear()
-    operators._compiled_file.cache_clear()
+    operators._compiled.cache_clear()
 
 
 def test_threads_rewrite_functions_of_large_files_at_once(switching):

@@ -98,19 +98,45 @@ def _recompiled(code: CodeType, marks: Marks, types: FileTypes) -> tuple[CodeTyp
     """Return `code` with its operators as calls, and its tree; as it is when its source is missing or has changed."""
     source = "".join(linecache.getlines(code.co_filename))
     try:
-        candidates = _compiled_file(code.co_filename, source, marks, types)
+        part = _part_of(source, code.co_firstlineno)
+        # The whole file, where the part does not do: a module's name imported under a condition is compiled otherwise.
+        for text in (part, source):
+            candidates = _compiled(code.co_filename, text, marks, types)
+            # A name and a line may belong to several code objects, lambdas in one line for example.
+            for plain, safe, tree in candidates.get((code.co_qualname, code.co_firstlineno), ()):
+                if _same(plain, code):
+                    return safe, tree
     except SyntaxError:  # a notebook cell with magics, for one
-        return code, None
-    # A name and a line may belong to several code objects, lambdas in one line for example.
-    for plain, safe, tree in candidates.get((code.co_qualname, code.co_firstlineno), ()):
-        if _same(plain, code):
-            return safe, tree
+        pass
     return code, None
 
 
+def _part_of(source: str, line: int) -> str:
+    """Return a file's imports and its statement around a line, and empty lines in place of all others.
+
+    A kernel's file may be long, and its kernel short. How Python calls a function of a module depends on the imports.
+    """
+    parted = ["\n"] * len(lines := source.splitlines(keepends=True))
+    for node in _statements(source):
+        first, last = _first_line(node), node.end_lineno or node.lineno
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or first <= line <= last:
+            parted[first - 1 : last] = lines[first - 1 : last]
+    return "".join(parted)
+
+
 @lru_cache(maxsize=64)
-def _compiled_file(filename: str, source: str, marks: Marks, types: FileTypes) -> dict[tuple[str, int], list[tuple]]:
-    """Compile a whole file plainly and safely; return by name and line (plain code, safe code, tree of the latter)."""
+def _statements(source: str) -> list[ast.stmt]:
+    return ast.parse(source).body
+
+
+def _first_line(node: ast.stmt) -> int:
+    """Return a statement's first line: a function's code begins at its first decorator."""
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+
+
+@lru_cache(maxsize=256)
+def _compiled(filename: str, source: str, marks: Marks, types: FileTypes) -> dict[tuple[str, int], list[tuple]]:
+    """Compile plainly and safely; return by name and line (plain code, safe code, tree of the latter)."""
     tree = ast.parse(source)
     plain = compile(tree, filename, "exec", dont_inherit=True)
     # The plain compilation is kept beside the rewritten one: it tells whether the file still holds this code.
@@ -120,12 +146,7 @@ def _compiled_file(filename: str, source: str, marks: Marks, types: FileTypes) -
     for mark in marks:
         tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
-    # The first line of a function's code is that of its first decorator.
-    trees = {
-        (node.name, min([node.lineno, *(one.lineno for one in node.decorator_list)])): node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-    }
+    trees = {(node.name, _first_line(node)): node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     found: dict[tuple[str, int], list[tuple]] = {}
     # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
     for one, other in zip(_functions(plain), _functions(safe), strict=True):

@@ -41,6 +41,7 @@ from numba.cuda.random import (
 )
 
 from normlab.sim import register_twin, simulate
+from normlab.sim.language.operators import function_tree, safe_code
 
 spec = importlib.util.spec_from_file_location("twin_module", Path(__file__).with_name("twin_module.py"))
 twin_module = importlib.util.module_from_spec(spec)
@@ -329,6 +330,49 @@ def python(*arguments, **environment):
 def test_the_simulator_imports_neither_numba_nor_the_rest_of_normlab():
     done = python("-c", WITHOUT_NUMBA)
     assert done.returncode == 0, done.stderr
+
+
+PLACES = """from __future__ import annotations
+try:
+    import math as numbers
+except ImportError:
+    numbers = None
+from numba import cuda
+
+if numbers:
+    @cuda.jit
+    def under_a_condition(out: object):
+        out[0] = numbers.floor(1.5) / cuda.threadIdx.x
+
+class Kernels:
+    @staticmethod
+    @cuda.jit
+    def of_a_class(out):
+        out[0] = 1 / cuda.threadIdx.x
+
+def factory():
+    def inner():
+        @cuda.jit(
+            fastmath=False,
+        )
+        def nested(out):
+            out[0] = 1 / cuda.threadIdx.x
+        return nested
+    return inner()
+"""
+
+
+@pytest.mark.parametrize("kernel", ["under_a_condition", "Kernels.of_a_class", "factory()"])
+def test_a_kernel_has_the_device_s_division_wherever_in_its_file_it_stands(kernel, tmp_path):
+    """The file's other statements are not compiled with it, but its imports, on which calls depend."""
+    file = tmp_path / "places.py"
+    file.write_text(PLACES)
+    found: dict = {}
+    exec(compile(PLACES, str(file), "exec", dont_inherit=True), found)
+    out = np.zeros(1, np.float32)
+    simulate(eval(kernel, found))[1, 1](out)
+    assert out[0] == np.inf
+    assert function_tree(safe_code(eval(kernel, found).py_func.__code__)) is not None
 
 
 def test_kernels_of_the_stock_simulator_run(tmp_path):
