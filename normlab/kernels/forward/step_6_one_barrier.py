@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, int32, store
-from normlab.kernels.forward import layouts, step_4_column_blocks
+from normlab.kernels.forward import layouts, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
@@ -310,13 +310,15 @@ def _chains(n2: int) -> Chains:
         for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
+    tiles = [short_rows.layout_for(n2, sizes) for sizes in product((2, 4), (2, 4))]
+    own += [short_rows.row_chains_of(chosen.layout) for chosen in tiles if chosen is not None]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 
 STEP = ForwardStep(
     name="one_barrier",
     summary="several rows a block, both sums with one barrier",
-    ways=(plan, step_4_column_blocks.plan),
+    ways=(short_rows.plan, plan, step_4_column_blocks.plan),
     row_chains=_chains,
     statistics="grouped",
 )

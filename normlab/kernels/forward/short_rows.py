@@ -1,0 +1,236 @@
+"""Bring tiles of short rows through shared memory, as the backward does: a way of steps 6 and 7.
+
+Idea: rows of a few columns that are no whole vectors move one element at a time in step 6. Here a warp copies a tile of
+rows as a line of memory (`stages.line_tile`). Then 1 to 32 lanes own each row, with up to eight neighbouring columns
+each, whose parameters stay in registers from row to row. The output goes back through shared memory, too. A warp waits
+for its own copies and its own lanes, never for another warp.
+Moves: x once, the output once, and the statistics, which are 8 of 12 bytes at one column of bfloat16.
+Bound by: memory.
+Measured: the reasons below.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.engine import (
+    accumulator,
+    cast,
+    commit_copies,
+    cuda,
+    flat,
+    int32,
+    load,
+    load_bits_into,
+    store,
+    store_vector_from,
+    wait_copies,
+)
+from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.plan import Chains, Chosen, Device, Plan, Refusal, Work
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.tiles import ACCUMULATOR_BYTES, WARPS, Reason, TileLayout, tile_for
+from normlab.kernels.words import counted
+from normlab.stages.ahead import BITS, NARROWEST
+from normlab.stages.line_tile import line_fetchers, line_storers
+from normlab.stages.output import vector_normaliser
+from normlab.stages.unroll import repeated
+from normlab.stages.vector import BYTES, WARP, widest
+from normlab.stages.warp import lanes_sum
+
+AT_ONCE = 4  # rows of a lane group in straight-line code; a longer one only takes longer to compile
+STAGE_BYTES = 1024  # per stage, about
+RESIDENT = 4  # blocks that a multiprocessor must have registers for
+WAVES = 1  # of blocks, at most
+
+# fmt: off
+ALIGNED = (
+    Reason(columns_up_to=127, why="not measured"),
+)
+OTHERS = (
+    Reason(columns_up_to=255, why="not measured"),
+)
+# fmt: on
+
+
+class Share(NamedTuple):
+    """A lane's share of each tile of its warp.
+
+    group, column: its lane group in the warp, and its first column. stage, result: where its first row begins in the
+    first stage, in elements of x, and in the results. gammas, betas: of its columns, in registers.
+    """
+
+    group: Any
+    column: Any
+    stage: Any
+    result: Any
+    gammas: Any
+    betas: Any
+
+
+@cache
+def build(dtype: Any, layout: TileLayout) -> Any:
+    """Return the kernel for an accumulator dtype and the layout of one warp; a block has WARPS of them or fewer."""
+    lanes, n2, rows, tile_elements, elements = layout.lanes, layout.n2, layout.rows, layout.tile, layout.elements
+    bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
+    results_at, results_apart = layout.results_at, layout.shared_bytes // ACCUMULATOR_BYTES
+    turns, at_once = layout.turns, min(layout.turns, AT_ONCE)
+    fetch_line, fetch_part = line_fetchers(tile_elements, layout.together)
+    store_line, store_part = line_storers(tile_elements, layout.together, dtype)
+    take_rows = repeated(row_taker(layout, dtype), at_once)
+
+    @cuda.jit(device=True)
+    def fetch(stages, at, line, tile, lane):
+        begin = tile * tile_elements
+        left = line.shape[0] - begin
+        if left >= tile_elements:
+            fetch_line(stages, at, line, begin, lane)
+        elif left > 0:
+            fetch_part(stages, at, line, begin, lane, left)
+
+    @cuda.jit(launch_bounds=(WARPS * WARP, RESIDENT))
+    def forward_short_rows(x, weight, bias, eps, factor, output, mean, invvar):
+        # Prologue: this lane's share, and where this warp's stages and results begin.
+        stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, dtype, alignment=16)
+        gammas, betas = cuda.local.array(elements, dtype), cuda.local.array(elements, dtype)
+        warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
+        stage, result = warp * stages_apart, warp * results_apart + results_at
+        group, column = lane // lanes, lane % lanes * elements
+        cell = group * n2 + column
+        share = Share(group, column, stage + cell, result + cell, gammas, betas)
+        line, outputs, warps = flat(x), flat(output), cuda.blockDim.x >> 5
+        tile, stride = cuda.blockIdx.x * warps + warp, cuda.gridDim.x * warps
+        tiles = (x.shape[0] + rows - 1) // rows
+
+        # The first tile travels while the parameters are loaded.
+        fetch(stages, stage, line, tile, lane)
+        commit_copies()
+        for k in range(elements):
+            gammas[k] = cast(0, gammas)
+            betas[k] = cast(0, gammas)
+            if column + k < n2:
+                if weight is not None:
+                    gammas[k] = load(weight, column + k)
+                if bias is not None:
+                    betas[k] = load(bias, column + k)
+
+        # Tile after tile.
+        slot = 0
+        while tile < tiles:
+            wait_copies(0)
+            # All lanes' copies of this tile have arrived; all lanes have read the other stage, and stored the results.
+            cuda.syncwarp()
+            fetch(stages, stage + (1 - slot) * tile_elements, line, tile + stride, lane)
+            commit_copies()
+            for turn in range(0, turns, at_once):
+                take_rows(turn, share, stages, results, slot, tile * rows, x, weight, bias, eps, factor, mean, invvar)
+            cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
+            begin = tile * tile_elements
+            left = outputs.shape[0] - begin
+            if left >= tile_elements:
+                store_line(results, result, outputs, begin, lane)
+            else:
+                store_part(results, result, outputs, begin, lane, left)
+            slot = 1 - slot
+            tile += stride
+
+    return forward_short_rows
+
+
+@cache
+def row_taker(layout: TileLayout, dtype: Any) -> Any:
+    """Return the device function `take_row(turn, share, stages, results, slot, top, x, …)`.
+
+    The lane group normalises its row number `turn` of the tile, whose first row is `top`, and leaves it in `results`.
+    """
+    vectors, width, filled, elements, tile_elements = (
+        layout.vectors,
+        layout.width,
+        layout.filled,
+        layout.elements,
+        layout.tile,
+    )
+    n2, groups = layout.n2, layout.groups
+    sum_of_lanes, normalise = lanes_sum(layout.lanes), vector_normaliser(elements)
+
+    @cuda.jit(device=True)
+    def take_row(turn, share, stages, results, slot, top, x, weight, bias, eps, factor, mean, invvar):
+        values = cuda.local.array(elements, dtype)
+        further = turn * groups * n2  # a constant distance from the lane group's first row
+        there = share.stage + slot * tile_elements + further
+        for v in range(vectors):
+            if v < filled or share.column + v * width < n2:
+                load_bits_into(values, v * width, stages, there + v * width, width, x)
+            else:
+                for k in range(width):
+                    values[v * width + k] = cast(0, values)
+
+        # First pass, over registers: the mean, and then the squares.
+        center = cast(0, values)
+        if mean is not None:
+            for k in range(elements):
+                center += values[k]
+            center = sum_of_lanes(center) * factor
+        square_sum = cast(0, values)
+        for v in range(vectors):
+            if mean is None or v < filled or share.column + v * width < n2:  # RMSNorm: a 0 past the end adds nothing
+                for k in range(width):
+                    deviation = values[v * width + k] - center
+                    square_sum += deviation * deviation
+        scale = cuda.libdevice.rsqrtf(sum_of_lanes(square_sum) * factor + eps)
+
+        # Second pass: normalise, and leave the row and its statistics.
+        normalise(values, 0, share.gammas, share.betas, weight, bias, center, scale)
+        for v in range(vectors):
+            if v < filled or share.column + v * width < n2:
+                store_vector_from(results, share.result + further + v * width, values, v * width, width)
+        row = top + turn * groups + share.group
+        if share.column == 0 and row < x.shape[0]:
+            if mean is not None:
+                store(mean, row, center)
+            store(invvar, row, scale)
+
+    return take_row
+
+
+def layout_for(n2: int, sizes: tuple[int, int]) -> Chosen | None:
+    """Return the `TileLayout` of one warp for rows of n2 columns; None if another way is faster or as fast.
+
+    sizes: bytes of an element of x and of the output.
+    """
+    full = BYTES // max(sizes)
+    reasons = [one.why for one in (OTHERS if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
+    if not reasons:
+        return None
+    return Chosen(tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES)._replace(warps=1), reasons[0])
+
+
+def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan, if rows are short and asynchronous copies can bring them."""
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    extras = problem.residual, problem.gate, problem.row_map
+    if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
+        return Refusal("it does the plain norm")
+    n1, n2 = problem.shape
+    chosen = layout_for(n2, (problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    if chosen is None:
+        return Refusal(f"rows of {n2:,} columns are not taken as tiles")
+    layout = chosen.layout._replace(together=widest(chosen.layout.tile, problem.x, problem.output))
+    if layout.together * layout.saved_bytes < NARROWEST:
+        return Refusal(f"no asynchronous copy is as narrow as {counted(layout.together, 'element')}")
+    # Few tiles go to all multiprocessors, by smaller blocks.
+    tiles = -(-n1 // layout.rows)
+    warps = min(WARPS, -(-tiles // device.multiprocessors))
+    threads, shared = warps * WARP, warps * layout.shared_bytes
+    most = WAVES * min(RESIDENT * device.multiprocessors, device.resident(threads, shared, 1))
+    options, grid = (accumulator(problem.invvar), layout), min(-(-tiles // warps), most)
+    work = Work(build, options, grid, threads, FACTOR_OPERANDS, shared)
+    values = (("factor", np.float32(1 / n2)),)
+    return Plan("short_rows", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
+
+
+def row_chains_of(layout: TileLayout) -> Chains:
+    """Return the chains along a row: a lane's elements, then the levels over its lanes."""
+    return Chains(layout.elements, (layout.lanes - 1).bit_length())
