@@ -39,10 +39,11 @@ from normlab.stages.unroll import repeated
 from normlab.stages.vector import BYTES, WARP, widest
 from normlab.stages.warp import lanes_sum
 
-AT_ONCE = 4  # rows of a lane group in straight-line code; a longer one only takes longer to compile
-STAGE_BYTES = 1024  # per stage, about
+AT_ONCE = 2  # rows of a lane group in straight-line code; a longer one only takes longer to compile
+STAGE_BYTES = 2048  # per stage, about
+TURNS = 8
 RESIDENT = 4  # blocks that a multiprocessor must have registers for
-WAVES = 1  # of blocks, at most
+WAVES = 4  # of blocks, at most
 
 # fmt: off
 ALIGNED = (
@@ -55,16 +56,15 @@ OTHERS = (
 
 
 class Share(NamedTuple):
-    """A lane's share of each tile of its warp.
+    """A lane's share of each tile: every `lanes`-th vector of each row of its lane group.
 
-    group, column: its lane group in the warp, and its first column. stage, result: where its first row begins in the
-    first stage, in elements of x, and in the results. gammas, betas: of its columns, in registers.
+    group: its lane group in the warp. column: of its first vector. cell: its first element of the lane group's first
+    row, counted from the tile's first element. gammas, betas: of its columns, in registers.
     """
 
     group: Any
     column: Any
-    stage: Any
-    result: Any
+    cell: Any
     gammas: Any
     betas: Any
 
@@ -72,13 +72,13 @@ class Share(NamedTuple):
 @cache
 def build(dtype: Any, layout: TileLayout) -> Any:
     """Return the kernel for an accumulator dtype and the layout of one warp; a block has WARPS of them or fewer."""
-    lanes, n2, rows, tile_elements, elements = layout.lanes, layout.n2, layout.rows, layout.tile, layout.elements
+    n2, rows, tile_elements, elements, lanes = layout.n2, layout.rows, layout.tile, layout.elements, layout.lanes
+    vectors, width, span, groups = layout.vectors, layout.width, lanes * layout.width, layout.groups
     bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
     results_at, results_apart = layout.results_at, layout.shared_bytes // ACCUMULATOR_BYTES
-    turns, at_once = layout.turns, min(layout.turns, AT_ONCE)
+    turns, at_once, take_rows = layout.turns, min(layout.turns, AT_ONCE), rows_taker(layout, dtype)
     fetch_line, fetch_part = line_fetchers(tile_elements, layout.together)
     store_line, store_part = line_storers(tile_elements, layout.together, dtype)
-    take_rows = repeated(row_taker(layout, dtype), at_once)
 
     @cuda.jit(device=True)
     def fetch(stages, at, line, tile, lane):
@@ -95,36 +95,37 @@ def build(dtype: Any, layout: TileLayout) -> Any:
         stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, dtype, alignment=16)
         gammas, betas = cuda.local.array(elements, dtype), cuda.local.array(elements, dtype)
         warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
+        group, column = lane // lanes, lane % lanes * width
+        share = Share(group, column, group * n2 + column, gammas, betas)
         stage, result = warp * stages_apart, warp * results_apart + results_at
-        group, column = lane // lanes, lane % lanes * elements
-        cell = group * n2 + column
-        share = Share(group, column, stage + cell, result + cell, gammas, betas)
-        line, outputs, warps = flat(x), flat(output), cuda.blockDim.x >> 5
+        n1, line, outputs, warps = x.shape[0], flat(x), flat(output), cuda.blockDim.x >> 5
         tile, stride = cuda.blockIdx.x * warps + warp, cuda.gridDim.x * warps
-        tiles = (x.shape[0] + rows - 1) // rows
 
         # The first tile travels while the parameters are loaded.
         fetch(stages, stage, line, tile, lane)
         commit_copies()
-        for k in range(elements):
-            gammas[k] = cast(0, gammas)
-            betas[k] = cast(0, gammas)
-            if column + k < n2:
-                if weight is not None:
-                    gammas[k] = load(weight, column + k)
-                if bias is not None:
-                    betas[k] = load(bias, column + k)
+        for v in range(vectors):
+            for j in range(width):
+                k, there = v * width + j, column + v * span + j
+                gammas[k] = cast(0, gammas)
+                betas[k] = cast(0, gammas)
+                if there < n2:
+                    if weight is not None:
+                        gammas[k] = load(weight, there)
+                    if bias is not None:
+                        betas[k] = load(bias, there)
 
         # Tile after tile.
         slot = 0
-        while tile < tiles:
+        while tile * rows < n1:
             wait_copies(0)
             # All lanes' copies of this tile have arrived; all lanes have read the other stage, and stored the results.
             cuda.syncwarp()
             fetch(stages, stage + (1 - slot) * tile_elements, line, tile + stride, lane)
             commit_copies()
-            for turn in range(0, turns, at_once):
-                take_rows(turn, share, stages, results, slot, tile * rows, x, weight, bias, eps, factor, mean, invvar)
+            there, top = stage + slot * tile_elements, tile * rows
+            for turn in range(0, min(turns, (n1 - top + groups - 1) // groups), at_once):
+                take_rows(turn, share, stages, there, results, result, top, x, weight, bias, eps, factor, mean, invvar)
             cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
             begin = tile * tile_elements
             left = outputs.shape[0] - begin
@@ -139,59 +140,65 @@ def build(dtype: Any, layout: TileLayout) -> Any:
 
 
 @cache
-def row_taker(layout: TileLayout, dtype: Any) -> Any:
-    """Return the device function `take_row(turn, share, stages, results, slot, top, x, …)`.
+def rows_taker(layout: TileLayout, dtype: Any) -> Any:
+    """Return the device function `take_rows(turn, share, stages, stage, results, result, top, x, …)`.
 
-    The lane group normalises its row number `turn` of the tile, whose first row is `top`, and leaves it in `results`.
+    The lane group normalises its rows number `turn`, … of the tile, whose first row is `top`, and leaves them in
+    `results`: up to AT_ONCE rows, all of which are in registers before the first one is normalised.
     """
-    vectors, width, filled, elements, tile_elements = (
-        layout.vectors,
-        layout.width,
-        layout.filled,
-        layout.elements,
-        layout.tile,
-    )
-    n2, groups = layout.n2, layout.groups
+    vectors, width, elements, count = layout.vectors, layout.width, layout.elements, min(layout.turns, AT_ONCE)
+    n2, groups, span = layout.n2, layout.groups, layout.lanes * layout.width
+    filled, apart = n2 // span, groups * n2
     sum_of_lanes, normalise = lanes_sum(layout.lanes), vector_normaliser(elements)
 
     @cuda.jit(device=True)
-    def take_row(turn, share, stages, results, slot, top, x, weight, bias, eps, factor, mean, invvar):
-        values = cuda.local.array(elements, dtype)
-        further = turn * groups * n2  # a constant distance from the lane group's first row
-        there = share.stage + slot * tile_elements + further
+    def load_row(k, values, column, stages, at, x):
+        first = k * elements
         for v in range(vectors):
-            if v < filled or share.column + v * width < n2:
-                load_bits_into(values, v * width, stages, there + v * width, width, x)
+            if v < filled or column + v * span < n2:
+                load_bits_into(values, first + v * width, stages, at + k * apart + v * span, width, x)
             else:
-                for k in range(width):
-                    values[v * width + k] = cast(0, values)
+                for j in range(width):
+                    values[first + v * width + j] = cast(0, values)
 
+    @cuda.jit(device=True)
+    def normalise_row(k, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar):
+        first = k * elements
         # First pass, over registers: the mean, and then the squares.
         center = cast(0, values)
         if mean is not None:
-            for k in range(elements):
-                center += values[k]
+            for j in range(elements):
+                center += values[first + j]
             center = sum_of_lanes(center) * factor
         square_sum = cast(0, values)
         for v in range(vectors):
-            if mean is None or v < filled or share.column + v * width < n2:  # RMSNorm: a 0 past the end adds nothing
-                for k in range(width):
-                    deviation = values[v * width + k] - center
+            if mean is None or v < filled or share.column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
+                for j in range(width):
+                    deviation = values[first + v * width + j] - center
                     square_sum += deviation * deviation
         scale = cuda.libdevice.rsqrtf(sum_of_lanes(square_sum) * factor + eps)
 
         # Second pass: normalise, and leave the row and its statistics.
-        normalise(values, 0, share.gammas, share.betas, weight, bias, center, scale)
+        normalise(values, first, share.gammas, share.betas, weight, bias, center, scale)
         for v in range(vectors):
-            if v < filled or share.column + v * width < n2:
-                store_vector_from(results, share.result + further + v * width, values, v * width, width)
-        row = top + turn * groups + share.group
+            if v < filled or share.column + v * span < n2:
+                store_vector_from(results, at + k * apart + v * span, values, first + v * width, width)
+        row += k * groups
         if share.column == 0 and row < x.shape[0]:
             if mean is not None:
                 store(mean, row, center)
             store(invvar, row, scale)
 
-    return take_row
+    load_rows, normalise_rows, held = repeated(load_row, count), repeated(normalise_row, count), count * elements
+
+    @cuda.jit(device=True)
+    def take_rows(turn, share, stages, stage, results, result, top, x, weight, bias, eps, factor, mean, invvar):
+        values = cuda.local.array(held, dtype)
+        load_rows(0, values, share.column, stages, stage + share.cell + turn * apart, x)
+        at, row = result + share.cell + turn * apart, top + turn * groups + share.group
+        normalise_rows(0, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar)
+
+    return take_rows
 
 
 def layout_for(n2: int, sizes: tuple[int, int]) -> Chosen | None:
@@ -203,7 +210,12 @@ def layout_for(n2: int, sizes: tuple[int, int]) -> Chosen | None:
     reasons = [one.why for one in (OTHERS if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
     if not reasons:
         return None
-    return Chosen(tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES)._replace(warps=1), reasons[0])
+    layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES)
+    # A lane has every `lanes`-th vector, so lanes that read or write together do so in different banks.
+    width = min(n2 & -n2, full)
+    turns = min(layout.turns, max(TURNS, layout.lanes // 4))
+    layout = layout._replace(width=width, vectors=-(-n2 // (layout.lanes * width)), turns=turns, warps=1)
+    return Chosen(layout, reasons[0])
 
 
 def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
