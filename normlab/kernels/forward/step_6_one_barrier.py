@@ -29,9 +29,10 @@ from normlab.kernels.forward import layouts, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import Chains, Chosen, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
+from normlab.kernels.tiles import TileLayout
 from normlab.stages.gate import Gate, row_gater
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.output import parameter_prefetcher, row_writer
@@ -43,6 +44,7 @@ from normlab.stages.shifted import ShiftedMap, parameter_stager, past_end_filler
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
+FEW_WHY = "few short rows: in registers from the start; many come as tiles (`forward.short_rows`), with the same bits"
 GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
@@ -259,8 +261,11 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     width, rms = widest(n2, *problem.matrices), problem.mean is None
     beside = problem.residual is not None or problem.gate is not None
     chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
+    tiles = short_rows.chosen_for(problem)
+    if not isinstance(tiles, Refusal):
+        chosen = Chosen(register_layout_of(tiles.layout), FEW_WHY)
     # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
-    if plain and 2 * width < BYTES // itemsize:
+    elif plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
         chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
@@ -292,6 +297,11 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 
 
+def register_layout_of(tile: TileLayout) -> RegisterLayout:
+    """Return the layout of few rows of those that are tiles if they are many: lanes have the same columns."""
+    return RegisterLayout(short_rows.thread_map_of(tile), layouts.LEAST_THREADS // tile.lanes)
+
+
 def row_chains_of(layout: RegisterLayout) -> Chains:
     """Return the chains along a row: a thread's elements, then five levels over the lanes, then the row's warps."""
     return Chains(layout.thread_map.elements, 5 + (layout.thread_map.warps - 1).bit_length())
@@ -310,8 +320,9 @@ def _chains(n2: int) -> Chains:
         for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
-    tiles = [short_rows.layout_for(n2, sizes) for sizes in product((2, 4), (2, 4))]
-    own += [short_rows.row_chains_of(chosen.layout) for chosen in tiles if chosen is not None]
+    for sizes in product((2, 4), (2, 4)):
+        tiles = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes)
+        own += [] if tiles is None else [row_chains_of(register_layout_of(tiles.layout))]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 
