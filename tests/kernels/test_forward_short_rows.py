@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from draws import Case
 from examine import examine_forward, forward
-from kernels.test_invariance import assert_the_same_whenever_and_however_it_runs, random_case, results, sanitized
+from kernels.test_invariance import assert_the_same_whenever_and_however_it_runs, random_case, sanitized, shifted
 from kernels.test_plans import BYTES, CAPABILITIES, Form, launches
 
 from normlab.engine import compile_ptx, launch, resources, using
@@ -25,22 +25,31 @@ STEP = step_of("forward", "clusters")
 PAIRS = [(BFLOAT16, BFLOAT16), (np.float16, np.float16), (np.float32, np.float32), (BFLOAT16, np.float32)]
 PAIRS += [(np.float32, np.float16)]
 # One row, a tile and a part of one, several blocks; of one lane and of several; odd and even; the longest.
-SHAPES = [(1, 1), (700, 1), (70, 3), (137, 7), (33, 12), (50, 31), (20, 36), (9, 97), (19, 127)]
+SHAPES = [(1, 1), (700, 1), (70, 3), (137, 7), (33, 12), (50, 31), (40, 24), (9, 97), (19, 127), (9, 255)]
 
 
-def is_taken(n2: int, dtype, n1: int = 9) -> bool:
-    return STEP.plan(Problem("forward", "layer", n1, n2, np.dtype(dtype).name), devices.of((9, 0))).step == "short_rows"
+NO_FEW = dict.fromkeys(short_rows.FEW_ELEMENTS, 0)
+
+
+@pytest.fixture
+def all_tiles(monkeypatch):
+    """Let few rows come as tiles, too."""
+    monkeypatch.setattr(short_rows, "FEW_ELEMENTS", NO_FEW)
+
+
+def step_for(n1: int, n2: int, dtype="bfloat16", **how) -> str:
+    return STEP.plan(Problem("forward", "layer", n1, n2, dtype, **how), devices.of((9, 0))).step
 
 
 @pytest.mark.parametrize(("n1", "n2"), SHAPES)
-def test_tiles_are_right_forward(n1, n2):
-    assert is_taken(n2, BFLOAT16)
+def test_tiles_are_right_forward(n1, n2, all_tiles):
+    assert step_for(n1, n2) == "short_rows"
     for number, (t, v) in enumerate(PAIRS):
         examine_forward(random_case(n1, n2, t, rms=(n1 + number) % 2 == 1, parameters=v), STEP)
 
 
 @pytest.mark.parametrize("parameters", [(True, False), (False, True), (False, False)])
-def test_tiles_without_parameters_are_right_forward(parameters):
+def test_tiles_without_parameters_are_right_forward(parameters, all_tiles):
     case = random_case(37, 5, BFLOAT16)
     given = [one if there else None for one, there in zip((case.weight, case.bias), parameters, strict=True)]
     examine_forward(replace(case, weight=given[0], bias=given[1]), STEP)
@@ -48,7 +57,7 @@ def test_tiles_without_parameters_are_right_forward(parameters):
 
 def small_tiles(monkeypatch):
     """Let one block of two warps take the smallest tiles, so that few rows are many tiles of a warp."""
-    for name, value in (("STAGE_BYTES", 0), ("WARPS", 2), ("RESIDENT", 1), ("WAVES", 1)):
+    for name, value in (("FEW_ELEMENTS", NO_FEW), ("STAGE_BYTES", 0), ("WARPS", 2), ("RESIDENT", 1), ("WAVES", 1)):
         monkeypatch.setattr(short_rows, name, value)
     devices.plan_for(monkeypatch, multiprocessors=1)
 
@@ -75,16 +84,17 @@ def test_nothing_is_found_in_tiles_forward(n1, n2, dtype, monkeypatch):
 
 
 def test_a_short_row_s_bits_depend_neither_on_the_number_of_rows_nor_on_the_grid(monkeypatch):
-    for n1, n2, dtype in TURNS:
+    """Nor on whether rows are so few that they are no tiles; views of half a vector, too."""
+    for n1, n2, dtype in [*TURNS, (40, 36, np.float32)]:
         case = random_case(n1, n2, dtype)
-        want = forward(case, STEP)
-        for few in (1, 7, n1 // 2):
-            got = forward(replace(case, x=case.x[:few]), STEP)
-            assert [one.tobytes() for one in got] == [one[:few].tobytes() for one in want]
+        case = replace(case, x=shifted(case.x, 2)) if n2 % 2 == 0 else case
         with monkeypatch.context() as patch, using("simulator"):
-            want = results(case, STEP)
+            few = [forward(replace(case, x=case.x[:n1]), STEP) for n1 in (1, 7, n1)]
+            patch.setattr(short_rows, "FEW_ELEMENTS", NO_FEW)
+            want = forward(case, STEP)
             small_tiles(patch)
-            assert results(case, STEP) == want
+            for got in (*few, forward(case, STEP)):
+                assert [one.tobytes() for one in got] == [one[: len(got[0])].tobytes() for one in want]
 
 
 def test_the_bits_of_tiles_depend_on_no_schedule(monkeypatch):
@@ -92,7 +102,7 @@ def test_the_bits_of_tiles_depend_on_no_schedule(monkeypatch):
     assert_the_same_whenever_and_however_it_runs(random_case(*TURNS[0]), STEP)
 
 
-def test_the_neighbours_of_a_short_row_do_not_reach_it_forward():
+def test_the_neighbours_of_a_short_row_do_not_reach_it_forward(all_tiles):
     """Whatever they are: rows of NaN and of infinity leave no trace in the rows between them."""
     for n2 in (1, 3, 13, 31):
         case = random_case(41, n2, BFLOAT16)
@@ -111,7 +121,7 @@ def problem_of(case: Case, output: np.ndarray) -> ForwardProblem:
 
 
 @pytest.mark.parametrize("n2", [1, 5, 63])
-def test_no_element_beside_the_output_is_written(n2):
+def test_no_element_beside_the_tiles_is_written(n2, all_tiles):
     case = random_case(37, n2, BFLOAT16)
     memory = np.full(37 * n2 + 64, 7, BFLOAT16)
     start = 16 + (-memory.ctypes.data % 16) // 2
@@ -123,20 +133,17 @@ def test_no_element_beside_the_output_is_written(n2):
     assert output.tobytes() == forward(case, STEP)[0].tobytes()
 
 
-def test_views_that_begin_in_the_middle_of_a_vector_are_right_forward():
+def test_views_that_begin_in_the_middle_of_a_vector_are_right_forward(all_tiles):
     """As far as asynchronous copies are so narrow; a view of odd 16-bit elements is step 6's."""
     for dtype, offset in ((np.float32, 1), (BFLOAT16, 2), (BFLOAT16, 1)):
         case = random_case(37, 7, dtype)
-        memory = np.zeros(37 * 7 + 16, dtype)
-        start = (-memory.ctypes.data % 16) // memory.itemsize + offset
-        memory[start : start + 37 * 7] = case.x.ravel()
-        moved = replace(case, x=memory[start : start + 37 * 7].reshape(37, 7))
+        moved = replace(case, x=shifted(case.x, offset))
         refused = isinstance(short_rows.plan(problem_of(moved, np.empty_like(case.x)), devices.of((9, 0))), Refusal)
         assert refused == (dtype == BFLOAT16 and offset == 1)
         examine_forward(moved, STEP)
 
 
-def test_whole_vectors_come_and_go_forward():
+def test_whole_vectors_come_and_go_forward(all_tiles):
     case, counted = random_case(256, 7, BFLOAT16), []
     problem = problem_of(case, np.empty_like(case.x))
 
@@ -153,11 +160,15 @@ def test_whole_vectors_come_and_go_forward():
 def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes):
     full = 16 // max(sizes)
     for n2 in range(1, 300):
-        chosen = short_rows.layout_for(n2, sizes)
+        natural = min(n2 & -n2, full)
+        chosen = short_rows.layout_for(n2, natural, sizes)
+        others = n2 < 256 and 2 * n2 != full if n2 % full else n2 // full in (3, 5, 9)
+        assert (chosen is not None) == others
         if chosen is None:
             continue
-        layout = chosen.layout
         assert len(chosen.why) > 20
+        assert short_rows.layout_for(n2, 1, sizes).layout.elements <= chosen.layout.elements, "an odd view's chains"
+        layout = chosen.layout
         span = layout.lanes * layout.width
         assert (layout.vectors - 1) * span < n2 <= layout.vectors * span, "no vector too many"
         assert n2 % layout.width == 0
@@ -173,23 +184,37 @@ def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes):
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_plans_of_tiles_fit_a_gpu_and_the_step_s_chains_are_as_long(capability):
     device = devices.of(capability)
-    for n2, dtype, n1 in itertools.product((1, 2, 7, 31, 63, 100, 127), ("bfloat16", "float32"), (1, 1000, 10**6)):
+    for n2, dtype, n1 in itertools.product((1, 7, 31, 63, 100, 255), ("bfloat16", "float32"), (9, 3 * 10**5, 10**7)):
         plan = STEP.plan(Problem("forward", "layer", n1, n2, dtype), device)
-        if plan.step != "short_rows":
+        if n2 == 100 and dtype == "float32":
+            assert plan.step == "one_barrier", "whole vectors"
             continue
+        assert plan.step == ("one_barrier" if n1 == 9 else "short_rows")
         (work,) = plan.work
         assert work.shared_bytes <= device.shared_bytes
-        assert work.threads <= 256
-        tiles = -(-n1 // plan.layout.rows)
-        assert work.blocks * work.threads // 32 < tiles + work.threads // 32, "no block without a tile"
-        assert work.blocks >= min(tiles, device.multiprocessors), "no multiprocessor without a block"
         longest = STEP.row_chains(n2)
         assert plan.rows.terms <= longest.terms
         assert plan.rows.merges <= longest.merges
-        assert any("per tile" in line for line in plan.layout.words)
+        if n1 > 9:
+            warps, tiles = work.threads // 32, -(-n1 // plan.layout.rows)
+            assert work.threads <= 32 * short_rows.WARPS
+            assert work.blocks * warps < tiles + warps, "no block without a tile"
+            assert work.blocks >= min(tiles, device.multiprocessors), "no multiprocessor without a block"
+            assert any("per tile" in line for line in plan.layout.words)
 
 
-KERNELS = [(1, BFLOAT16), (31, np.float16), (63, np.float32), (127, BFLOAT16)]
+def test_other_rows_are_no_tiles_forward():
+    lengths = {1: "short_rows", 24: "short_rows", 255: "short_rows", 4: "one_barrier", 8: "one_barrier"}
+    lengths |= {64: "one_barrier", 257: "one_barrier"}
+    assert {n2: step_for(10**6, n2) for n2 in lengths} == lengths
+    assert (step_for(10**6, 7, alignment=4), step_for(10**6, 7, alignment=2)) == ("short_rows", "one_barrier")
+    assert step_for(10**6, 7, "float64") == "column_blocks"
+    for extra in ({"residual": True}, {"gate": "after", "norm": "rms"}, {"samples": 9}):
+        problem = Problem("forward", **{"norm": "layer", "n1": 9 * 10**5, "n2": 31, **extra}).described()
+        assert isinstance(short_rows.plan(problem, devices.of((9, 0))), Refusal)
+
+
+KERNELS = [(1, BFLOAT16), (31, np.float16), (63, np.float32), (255, BFLOAT16)]
 
 
 @pytest.mark.parametrize(("n2", "dtype"), KERNELS, ids=str)
@@ -199,5 +224,5 @@ def test_kernels_of_tiles_spill_nothing_and_compute_in_float32(n2, dtype):
     assert one.name == "forward_short_rows"
     taken = resources(one.work.kernel, one.types, (9, 0))
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)
-    assert taken.registers * 256 * short_rows.RESIDENT <= 65536
+    assert taken.registers * 32 * short_rows.WARPS * short_rows.RESIDENT <= 65536
     assert ".f64" not in compile_ptx(one.work.kernel, one.types, (9, 0))

@@ -47,7 +47,9 @@ AT_ONCE = (
 # Warps per block, and blocks that a multiprocessor must have registers for.
 WARPS, RESIDENT = 4, 6
 WAVES = 8  # of blocks, at most
-FEW_ELEMENTS = 2**18  # of x, at most: tiles would only add latency
+PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
+# Elements of x, at most, by lanes per row: tiles would only add latency.
+FEW_ELEMENTS = {1: 2**18, 2: 2**18, 4: 2**19, 8: 2**19, 16: 2**19, 32: 2**21}
 
 # fmt: off
 ALIGNED = {  # vectors of 16 bytes per row
@@ -152,6 +154,12 @@ def build(dtype: Any, layout: TileLayout) -> Any:
     return forward_short_rows
 
 
+@cuda.jit(device=True)
+def sum_of_parts(sums):
+    """Return the sum, in the order in which a butterfly would add up the parts if each had a lane."""
+    return (sums[0] + sums[2]) + (sums[1] + sums[3])
+
+
 @cache
 def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     """Return the device function `take_rows(turn, share, stages, stage, results, result, top, x, …)`.
@@ -161,7 +169,7 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     """
     thread_map, n2, groups, count = thread_map_of(layout), layout.n2, layout.groups, min(layout.turns, AT_ONCE)
     vectors, width, span, _ = thread_map.loop
-    elements, filled, apart = thread_map.elements, thread_map.filled, groups * n2
+    elements, filled, apart, parts = thread_map.elements, thread_map.filled, groups * n2, parts_of(layout)
     sum_of_lanes, normalise = lanes_sum(layout.lanes), vector_normaliser(elements)
 
     @cuda.jit(device=True)
@@ -178,18 +186,23 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     def normalise_row(k, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar):
         first = k * elements
         # First pass, over registers: the mean, and then the squares.
+        sums = cuda.local.array(PARTS, dtype)
         center = cast(0, values)
         if mean is not None:
-            for j in range(elements):
-                center += values[first + j]
-            center = sum_of_lanes(center) / cast(n2, values)  # not times factor: as in step 6
-        square_sum = cast(0, values)
+            for part in range(PARTS):
+                sums[part] = cast(0, values)
+            for v in range(vectors):
+                for j in range(width):
+                    sums[v % parts] += values[first + v * width + j]
+            center = sum_of_lanes(sum_of_parts(sums)) / cast(n2, values)  # not times factor: as in step 6
+        for part in range(PARTS):
+            sums[part] = cast(0, values)
         for v in range(vectors):
             if mean is None or v < filled or share.column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
                 for j in range(width):
                     deviation = values[first + v * width + j] - center
-                    square_sum += deviation * deviation
-        scale = cuda.libdevice.rsqrtf(sum_of_lanes(square_sum) * factor + eps)
+                    sums[v % parts] += deviation * deviation
+        scale = cuda.libdevice.rsqrtf(sum_of_lanes(sum_of_parts(sums)) * factor + eps)
 
         # Second pass: normalise, and leave the row and its statistics.
         normalise(values, first, share.gammas, share.betas, weight, bias, center, scale)
@@ -217,6 +230,16 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
 def thread_map_of(layout: TileLayout) -> ThreadMap:
     """Return the thread map of a row: its vectors go round its lanes, which then read and write different banks."""
     return map_threads(layout.n2, layout.width, layout.lanes)
+
+
+def parts_of(layout: TileLayout) -> int:
+    """Return how many parts a lane's vectors are added up in, vector v in part v modulo that: a power of two."""
+    return min(WARP // layout.lanes, 1 << (min(PARTS, layout.vectors) - 1).bit_length())
+
+
+def few_map_of(layout: TileLayout) -> ThreadMap:
+    """Return the thread map of few rows, whose sums have the same bits: each part of a lane's vectors has a lane."""
+    return map_threads(layout.n2, layout.width, layout.lanes * parts_of(layout))
 
 
 def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> Chosen | None:
@@ -258,7 +281,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     chosen, (n1, n2) = chosen_for(problem), problem.shape
     if isinstance(chosen, Refusal):
         return chosen
-    if n1 * n2 <= FEW_ELEMENTS:
+    if n1 * n2 <= FEW_ELEMENTS[chosen.layout.lanes]:
         return Refusal(f"{n1:,} rows of {n2} columns are so few that tiles would only add latency")
     layout, tiles = chosen.layout, -(-n1 // chosen.layout.rows)
     warps = min(WARPS, -(-tiles // device.multiprocessors))
@@ -271,5 +294,6 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
 
 
 def row_chains_of(layout: TileLayout) -> Chains:
-    """Return the chains along a row: a lane's elements, then the levels over its lanes."""
-    return Chains(layout.elements, (layout.lanes - 1).bit_length())
+    """Return the chains along a row: the elements of a lane's part, then the levels over parts and lanes."""
+    few = few_map_of(layout)
+    return Chains(few.elements, (few.threads - 1).bit_length())

@@ -298,8 +298,9 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
 
 
 def register_layout_of(tile: TileLayout) -> RegisterLayout:
-    """Return the layout of few rows of those that are tiles if they are many: lanes have the same columns."""
-    return RegisterLayout(short_rows.thread_map_of(tile), layouts.LEAST_THREADS // tile.lanes)
+    """Return the layout of few rows of those that are tiles if they are many: the bits are the same."""
+    thread_map = short_rows.few_map_of(tile)
+    return RegisterLayout(thread_map, layouts.LEAST_THREADS // thread_map.threads)
 
 
 def row_chains_of(layout: RegisterLayout) -> Chains:
