@@ -469,7 +469,7 @@ ARGUMENTS = {
     "test_many_short_rows_a_block_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_warps_of_a_block_have_columns_of_their_own_where_blocks_are_many": lambda patch: (False, 324, patch),
     "test_odd_rows_are_right": lambda patch: (17, 262, BFLOAT16, BFLOAT16, False, patch),
-    "test_rows_of_every_place_are_right": lambda patch: (16, 135, BFLOAT16, BFLOAT16),
+    "test_rows_of_every_place_are_right": lambda patch: (16, 263, BFLOAT16, BFLOAT16),
     "test_nothing_is_found": lambda patch: (False, 0),
     "test_nothing_is_found_in_long_odd_rows": lambda patch: (patch,),
     "test_long_odd_rows_are_right": lambda patch: (9, 1338, BFLOAT16, BFLOAT16, False, patch),

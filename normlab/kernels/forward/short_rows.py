@@ -1,9 +1,11 @@
 """Bring tiles of short rows through shared memory, as the backward does: a way of steps 6 and 7.
 
-Idea: rows of a few columns that are no whole vectors move one element at a time in step 6. Here a warp copies a tile of
-rows as a line of memory (`stages.line_tile`). Then 1 to 32 lanes own each row, with up to eight neighbouring columns
-each, whose parameters stay in registers from row to row. The output goes back through shared memory, too. A warp waits
-for its own copies and its own lanes, never for another warp.
+Idea: step 6 moves rows that are no whole vectors one element or half a vector at a time. Here a warp copies a tile of
+rows as a line of memory (`stages.line_tile`). Then 1 to 32 lanes own each row, with up to eight columns each, whose
+parameters stay in registers from row to row. The output goes back through shared memory, too. A warp waits for its own
+copies and its own lanes, never for another warp.
+Few rows are step 6's: tiles would only add latency. There each part of a lane's vectors has a lane to itself, and a
+lane adds up parts as those lanes do, so a row has the same bits in every batch.
 Moves: x once, the output once, and the statistics, which are 8 of 12 bytes at one column of bfloat16.
 Bound by: memory.
 Measured: the reasons below.
@@ -28,9 +30,9 @@ from normlab.engine import (
     wait_copies,
 )
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
-from normlab.kernels.plan import Chains, Chosen, Device, Plan, Refusal, Work
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
-from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, Reason, TileLayout, tile_for
+from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, tile_for
 from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS, NARROWEST
 from normlab.stages.line_tile import line_fetchers, line_storers
@@ -39,27 +41,35 @@ from normlab.stages.unroll import repeated
 from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, widest
 from normlab.stages.warp import lanes_sum
 
-STAGE_BYTES = 2048  # per stage, about. LayerNorm of 31 columns of bfloat16 on an H100: 0.91 of a copy; 1,024: 0.89
-TURNS = 8  # rows of a lane group in a tile, at most: 1,000 rows of one column then are four tiles, not one
-AT_ONCE = (
-    2  # rows of a lane group in registers. 36 columns of bfloat16 on an H100: 0.89 of a copy; one: 0.82; four: 0.86
-)
-# Warps per block, and blocks that a multiprocessor must have registers for.
-WARPS, RESIDENT = 4, 6
-WAVES = 8  # of blocks, at most
+# LayerNorm of bfloat16, as fractions of a copy; on an H100 where nothing else is said:
+STAGE_BYTES = 2048  # per stage, about. 31 columns: 0.91; 1,024 bytes: 0.89
+TURNS = 8  # rows of a lane group in a tile, at most: of a few columns more would leave multiprocessors without a tile
+AT_ONCE = 2  # rows of a lane group in registers. 36 columns: 0.89; four, by fewer warps: 0.86
+WARPS, RESIDENT = 4, 6  # per block, and blocks that registers must hold. 255 columns: 0.93; eight warps, three: 0.83
+WAVES = 8  # of blocks, at most. 63 columns on an H200: one 0.81, four 0.85, a block for every few tiles 0.75
 PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
-# Elements of x, at most, by lanes per row: tiles would only add latency.
-FEW_ELEMENTS = {1: 2**18, 2: 2**18, 4: 2**19, 8: 2**19, 16: 2**19, 32: 2**21}
 
+
+class Tiled(NamedTuple):
+    """Why rows of up to so many columns come as tiles, except where x has at most `few` elements."""
+
+    columns_up_to: int
+    few: int
+    why: str
+
+
+# Measured on an H100 with 2**26 elements of bfloat16, LayerNorm / RMSNorm, as fractions of a copy that do not count the
+# statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Above `few` tiles are faster with x in L2.
 # fmt: off
-ALIGNED = {  # vectors of 16 bytes per row
-    3: "not measured as it is now",
-    5: "not measured as it is now",
-    9: "not measured as it is now",
-}
 OTHERS = (
-    Reason(columns_up_to=255, why="not measured as it is now"),
+    Tiled(columns_up_to=1, few=2**18, why="0.31 / 0.47 of a copy at one column; in registers 0.29 / 0.29"),
+    Tiled(columns_up_to=15, few=2**18, why="0.77 / 0.88 of a copy at 7 columns; in registers 0.43 / 0.52"),
+    Tiled(columns_up_to=63, few=2**19, why="0.92 / 0.96 of a copy at 63 columns; in registers 0.46 / 0.57"),
+    Tiled(columns_up_to=127, few=2**20, why="0.94 / 0.96 of a copy at 127 columns; in registers 0.29 / 0.55"),
+    Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; shifted in registers 0.75 / 0.86"),
 )
+ALIGNED_VECTORS = 5, 9  # of 16 bytes per row, of which step 6 gives a lane five that lie together
+ALIGNED = Tiled(columns_up_to=72, few=2**22, why="0.92 / 0.94 of a copy at 40 columns; in registers 0.49 / 0.45")
 # fmt: on
 
 
@@ -80,15 +90,9 @@ class Share(NamedTuple):
 @cache
 def build(dtype: Any, layout: TileLayout) -> Any:
     """Return the kernel for an accumulator dtype and the layout of one warp; a block has WARPS of them or fewer."""
-    n2, rows, tile_elements, lanes, thread_map = (
-        layout.n2,
-        layout.rows,
-        layout.tile,
-        layout.lanes,
-        thread_map_of(layout),
-    )
-    (vectors, width, span, _), filled, groups = thread_map.loop, thread_map.filled, layout.groups
-    own = thread_map.elements
+    n2, rows, tile_elements, lanes, groups = layout.n2, layout.rows, layout.tile, layout.lanes, layout.groups
+    thread_map = thread_map_of(layout)
+    (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
     bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
     results_at, results_apart = layout.results_at, layout.shared_bytes // ACCUMULATOR_BYTES
     turns, at_once, take_rows = layout.turns, min(layout.turns, AT_ONCE), rows_taker(layout, dtype)
@@ -108,7 +112,7 @@ def build(dtype: Any, layout: TileLayout) -> Any:
     def forward_short_rows(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: this lane's share, and where this warp's stages and results begin.
         stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, dtype, alignment=16)
-        gammas, betas = cuda.local.array(own, dtype), cuda.local.array(own, dtype)
+        gammas, betas = cuda.local.array(elements, dtype), cuda.local.array(elements, dtype)
         warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
         group, column = lane // lanes, lane % lanes * width
         share = Share(group, column, group * n2 + column, gammas, betas)
@@ -242,55 +246,62 @@ def few_map_of(layout: TileLayout) -> ThreadMap:
     return map_threads(layout.n2, layout.width, layout.lanes * parts_of(layout))
 
 
-def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> Chosen | None:
-    """Return the `TileLayout` of one warp for rows of n2 columns; None if another way is faster.
+def tiled_for(n2: int, full: int) -> Tiled | None:
+    """Return why rows of n2 columns come as tiles; None if another way is faster. full: elements of 16 bytes."""
+    if n2 % full == 0:
+        return ALIGNED if n2 // full in ALIGNED_VECTORS else None
+    # A row of 8 bytes is one vector: in registers 0.65 of a copy at four columns, as tiles 0.62 (H200).
+    return next((one for one in OTHERS if n2 <= one.columns_up_to and 2 * n2 != full), None)
+
+
+def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> TileLayout | None:
+    """Return the layout of one warp for many rows of n2 columns; None if another way is faster.
 
     width: elements of the vectors that go round a row's lanes. sizes: bytes of an element of x and of the output.
     n1 is no argument: a row's bits are the same in every batch.
     """
     full = BYTES // max(sizes)
-    others = [one.why for one in OTHERS if n2 <= one.columns_up_to and n2 % full and 2 * n2 != full]
-    why = others[0] if others else None if n2 % full else ALIGNED.get(n2 // full)
-    if why is None:
+    if tiled_for(n2, full) is None:
         return None
     layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES)
     turns = min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP))
     vectors = map_threads(n2, width, layout.lanes).vectors
-    return Chosen(layout._replace(vectors=vectors, width=width, turns=turns, warps=1), why)
+    return layout._replace(vectors=vectors, width=width, turns=turns, warps=1)
 
 
-def chosen_for(problem: ForwardProblem) -> Chosen | Refusal:
-    """Return the layout for a problem of many rows, if rows are short and asynchronous copies can bring them."""
+def layout_of(problem: ForwardProblem) -> TileLayout | Refusal:
+    """Return the layout as if the rows were many, if they are short and asynchronous copies can bring them."""
     if problem.invvar.dtype.itemsize != 4:
         return Refusal("it computes in float32, and float64 is asked for")
     extras = problem.residual, problem.gate, problem.row_map
     if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
         return Refusal("it does the plain norm")
-    n2, sizes = problem.shape[1], (problem.x.dtype.itemsize, problem.output.dtype.itemsize)
-    chosen = layout_for(n2, widest(n2, *problem.matrices), sizes)
-    if chosen is None:
+    n2 = problem.shape[1]
+    layout = layout_for(n2, widest(n2, *problem.matrices), (problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    if layout is None:
         return Refusal(f"rows of {n2:,} columns are faster otherwise")
-    layout = chosen.layout._replace(together=widest(chosen.layout.tile, problem.x, problem.output))
+    layout = layout._replace(together=widest(layout.tile, problem.x, problem.output))
     if layout.together * layout.saved_bytes < NARROWEST:
         return Refusal(f"no asynchronous copy is as narrow as {counted(layout.together, 'element')}")
-    return chosen._replace(layout=layout)
+    return layout
 
 
 def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
-    """Return the plan of many rows. Few ones are step 6's, whose lanes have the same columns: the bits are the same."""
-    chosen, (n1, n2) = chosen_for(problem), problem.shape
-    if isinstance(chosen, Refusal):
-        return chosen
-    if n1 * n2 <= FEW_ELEMENTS[chosen.layout.lanes]:
+    """Return the plan of many rows."""
+    layout, (n1, n2) = layout_of(problem), problem.shape
+    if isinstance(layout, Refusal):
+        return layout
+    tiled: Any = tiled_for(n2, BYTES // max(problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    if n1 * n2 <= tiled.few:
         return Refusal(f"{n1:,} rows of {n2} columns are so few that tiles would only add latency")
-    layout, tiles = chosen.layout, -(-n1 // chosen.layout.rows)
+    tiles = -(-n1 // layout.rows)
     warps = min(WARPS, -(-tiles // device.multiprocessors))
     threads, shared = warps * WARP, warps * layout.shared_bytes
     most = WAVES * min(RESIDENT * device.multiprocessors, device.resident(threads, shared, 1))
     options, grid = (accumulator(problem.invvar), layout), min(-(-tiles // warps), most)
     work = Work(build, options, grid, threads, FACTOR_OPERANDS, shared)
     values = (("factor", np.float32(1 / n2)),)
-    return Plan("short_rows", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
+    return Plan("short_rows", (work,), tiled.why, row_chains_of(layout), values=values, layout=layout)
 
 
 def row_chains_of(layout: TileLayout) -> Chains:

@@ -261,9 +261,9 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     width, rms = widest(n2, *problem.matrices), problem.mean is None
     beside = problem.residual is not None or problem.gate is not None
     chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
-    tiles = short_rows.chosen_for(problem)
-    if not isinstance(tiles, Refusal):
-        chosen = Chosen(register_layout_of(tiles.layout), FEW_WHY)
+    tile = short_rows.layout_of(problem)
+    if not isinstance(tile, Refusal):
+        chosen = Chosen(register_layout_of(tile), FEW_WHY)
     # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
     elif plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
@@ -322,8 +322,8 @@ def _chains(n2: int) -> Chains:
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
     for sizes in product((2, 4), (2, 4)):
-        tiles = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes)
-        own += [] if tiles is None else [row_chains_of(register_layout_of(tiles.layout))]
+        tile = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes)
+        own += [] if tile is None else [row_chains_of(register_layout_of(tile))]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 
