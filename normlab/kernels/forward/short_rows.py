@@ -61,15 +61,13 @@ class Tiled(NamedTuple):
 # Measured on an H100 with 2**26 elements of bfloat16, LayerNorm / RMSNorm, as fractions of a copy that do not count the
 # statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Above `few` tiles are faster with x in L2.
 # fmt: off
-OTHERS = (
+TILED = (
     Tiled(columns_up_to=1, few=2**18, why="0.31 / 0.47 of a copy at one column; in registers 0.29 / 0.29"),
     Tiled(columns_up_to=15, few=2**18, why="0.77 / 0.88 of a copy at 7 columns; in registers 0.43 / 0.52"),
     Tiled(columns_up_to=63, few=2**19, why="0.92 / 0.96 of a copy at 63 columns; in registers 0.46 / 0.57"),
     Tiled(columns_up_to=127, few=2**20, why="0.94 / 0.96 of a copy at 127 columns; in registers 0.29 / 0.55"),
     Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; shifted in registers 0.75 / 0.86"),
 )
-ALIGNED_VECTORS = 5, 9  # of 16 bytes per row, of which step 6 gives a lane five that lie together
-ALIGNED = Tiled(columns_up_to=72, few=2**22, why="0.92 / 0.94 of a copy at 40 columns; in registers 0.49 / 0.45")
 # fmt: on
 
 
@@ -248,10 +246,9 @@ def few_map_of(layout: TileLayout) -> ThreadMap:
 
 def tiled_for(n2: int, full: int) -> Tiled | None:
     """Return why rows of n2 columns come as tiles; None if another way is faster. full: elements of 16 bytes."""
-    if n2 % full == 0:
-        return ALIGNED if n2 // full in ALIGNED_VECTORS else None
     # A row of 8 bytes is one vector: in registers 0.65 of a copy at four columns, as tiles 0.62 (H200).
-    return next((one for one in OTHERS if n2 <= one.columns_up_to and 2 * n2 != full), None)
+    vectors = n2 % full == 0 or 2 * n2 == full
+    return None if vectors else next((one for one in TILED if n2 <= one.columns_up_to), None)
 
 
 def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> TileLayout | None:
