@@ -1,6 +1,6 @@
 """Lay out tiles of short rows: which lanes share a row, and how many rows a warp takes together.
 
-Both directions take tiles (`backward.short_rows`, `forward.short_rows`); theirs is which rows come so.
+Which rows come as tiles is said in `forward.short_rows` and `backward.short_rows.tiles`.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,8 @@ class Reason(NamedTuple):
 class TileLayout(NamedTuple):
     """How a warp takes a tile of rows.
 
-    A lane group is the lanes that share a row; each has `elements` neighbouring columns.
+    A lane group is the lanes that share a row. Each has `elements` columns: neighbouring ones in the backward, every so
+    many-th vector of the row in the forward.
     """
 
     n2: int

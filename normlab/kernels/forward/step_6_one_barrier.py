@@ -10,8 +10,9 @@ to 0.04 of that (`engine.device.caching`); a kernel without statistics would gai
 nothing from 4096 on.
 Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:
 persistent blocks (0.93), x read again instead of held in registers (0.98).
-Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
-by whole vectors all the same. Their blocks stay for several rows, which share the parameters that the block has staged.
+Many short rows that are no whole vectors come as tiles (`forward.short_rows`). Longer ones that begin or end in the
+middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them by whole vectors all the same.
+Their blocks stay for several rows, which share the parameters that the block has staged.
 A residual is added where the row is fetched, and the sum stored from there (`stages.residual`). A gate is fetched
 beside the row, and multiplies it before the first pass or before the second one (`stages.gate`). Parameters per sample
 come to shared memory, once for a block's rows (`stages.sampled`).
