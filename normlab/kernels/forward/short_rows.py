@@ -62,11 +62,11 @@ class Tiled(NamedTuple):
 # statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Above `few` tiles are faster with x in L2.
 # fmt: off
 TILED = (
-    Tiled(columns_up_to=1, few=2**18, why="0.31 / 0.47 of a copy at one column; in registers 0.29 / 0.29"),
-    Tiled(columns_up_to=15, few=2**18, why="0.77 / 0.88 of a copy at 7 columns; in registers 0.43 / 0.52"),
-    Tiled(columns_up_to=63, few=2**19, why="0.92 / 0.96 of a copy at 63 columns; in registers 0.46 / 0.57"),
-    Tiled(columns_up_to=127, few=2**20, why="0.94 / 0.96 of a copy at 127 columns; in registers 0.29 / 0.55"),
-    Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; shifted in registers 0.75 / 0.86"),
+    Tiled(columns_up_to=1, few=2**18, why="0.31 / 0.47 of a copy at one column; registers: 0.29 / 0.29; on an H100"),
+    Tiled(columns_up_to=15, few=2**18, why="0.77 / 0.88 of a copy at 7 columns; registers: 0.43 / 0.52; on an H100"),
+    Tiled(columns_up_to=63, few=2**19, why="0.92 / 0.96 of a copy at 63 columns; registers: 0.46 / 0.57; on an H100"),
+    Tiled(columns_up_to=127, few=2**20, why="0.94 / 0.96 of a copy at 127 columns; registers: 0.29 / 0.55; on an H100"),
+    Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; registers: 0.75 / 0.86; on an H100"),
 )
 # fmt: on
 
