@@ -217,7 +217,19 @@ MUTATIONS = [
     Mutation("short rows: the row's sum is not corrected", "kernels.backward.short_rows.rows", "sum_gx = corrected(sum_gx, operands.row_sums, row)", "pass", "kernels/test_short_rows.py::test_the_exact_mode_has_the_means_of_every_row"),
     Mutation("short rows: elements past the matrix's end", "stages.line_tile", "store(stages, at + place + k, 0)", "pass", "kernels/test_short_rows.py::test_many_tiles_a_warp_are_right"),
     Mutation("short rows: a vector past the matrix's end is copied", "stages.line_tile", "if place + width <= left:", "if place < left:", "kernels/test_short_rows.py::test_nothing_is_found_in_short_rows"),
-    Mutation("short rows: the matrix's last element is not stored", "stages.line_tile", "while place < left:", "while place + 1 < left:", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: the matrix's last element is not stored", "stages.line_tile", "if place < left:\n            store(line", "if place + 1 < left:\n            store(line", "kernels/test_short_rows.py::test_short_rows_are_right"),
+    Mutation("short rows: the vector in which the matrix ends is not fetched", "stages.line_tile", "if place < left:\n            store(stages", "if place + 1 < left:\n            store(stages", "kernels/test_forward_short_rows.py::test_tiles_are_right_forward"),
+    Mutation("tiles forward: the copies are not waited for", "kernels.forward.short_rows", "wait_copies(0)", "pass", "kernels/test_forward_short_rows.py::test_many_tiles_a_warp_are_right_forward"),
+    Mutation("tiles forward: no barrier before other lanes' copies are read", "kernels.forward.short_rows", "cuda.syncwarp()\n            fetch(", "fetch(", "kernels/test_forward_short_rows.py::test_nothing_is_found_in_tiles_forward"),
+    Mutation("tiles forward: no barrier before other lanes' results are stored", "kernels.forward.short_rows", "cuda.syncwarp()\n            begin", "begin", "kernels/test_forward_short_rows.py::test_nothing_is_found_in_tiles_forward"),
+    Mutation("tiles forward: the stage that is read is filled", "kernels.forward.short_rows", "stage + (1 - slot) * tile_elements", "stage + slot * tile_elements", "kernels/test_forward_short_rows.py::test_many_tiles_a_warp_are_right_forward"),
+    Mutation("tiles forward: warps share tiles", "kernels.forward.short_rows", "cuda.blockIdx.x * warps + warp", "cuda.blockIdx.x * warps", "kernels/test_forward_short_rows.py::test_many_tiles_a_warp_are_right_forward"),
+    Mutation("tiles forward: statistics of the next row", "kernels.forward.short_rows", "row += k * groups", "row += k", "kernels/test_forward_short_rows.py::test_tiles_are_right_forward"),
+    Mutation("tiles forward: a deviation past the row's end", "kernels.forward.short_rows", "if mean is None or v < filled or share.column + v * span < n2:", "if True:", "kernels/test_forward_short_rows.py::test_many_tiles_a_warp_are_right_forward"),
+    Mutation("tiles forward: a lane past the row's end reads the next row", "kernels.forward.short_rows", "if v < filled or column + v * span < n2:\n                load_bits", "if True:\n                load_bits", "kernels/test_forward_short_rows.py::test_tiles_are_right_forward"),
+    Mutation("tiles forward: lanes share columns", "kernels.forward.short_rows", "lane % lanes * width", "lane % lanes", "kernels/test_forward_short_rows.py::test_many_tiles_a_warp_are_right_forward"),
+    Mutation("tiles forward: parts are added up in another order", "kernels.forward.short_rows", "(sums[0] + sums[2]) + (sums[1] + sums[3])", "sums[0] + sums[1] + sums[2] + sums[3]", "kernels/test_forward_short_rows.py::test_a_short_row_s_bits_depend_neither_on_the_number_of_rows_nor_on_the_grid"),
+    Mutation("tiles forward: few rows have fewer lanes", "kernels.forward.short_rows", "layout.lanes * parts_of(layout)", "layout.lanes", "kernels/test_forward_short_rows.py::test_a_short_row_s_bits_depend_neither_on_the_number_of_rows_nor_on_the_grid"),
     Mutation("split rows: a piece is left out", "kernels.backward.split_rows", "while piece < sums.shape[1]:", "while piece + 1 < sums.shape[1]:", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
     Mutation("split rows: groups share rows", "kernels.backward.split_rows", "row = top + ahead * stride", "row = top + ahead", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds", times=2),
     Mutation("split rows: both sums in one place", "kernels.backward.split_rows", "store(sums, (n1 + row, cuda.blockIdx.x), sum_gx)", "store(sums, (row, cuda.blockIdx.x), sum_gx)", "kernels/test_split_rows.py::test_gradients_of_split_rows_are_within_the_bounds"),
@@ -357,11 +369,11 @@ MUTATIONS = [
 def examined_cases(ladder: str) -> list[Case]:
     """A few cases that between them reach every branch: tails, several rows, both norms, tiny gammas, mean ≫ spread.
 
-    The longer rows take several warps in each step: of the forward's last steps one warp does 129 columns.
+    The longer rows take several warps in each step: of the forward's last steps one warp does 255 columns.
     """
     rng = np.random.default_rng(0)
     cases = []
-    drawn = itertools.product([(3, 198 if ladder == "forward" else 257), (18, 5)], ["offset", "normal"])
+    drawn = itertools.product([(3, 262 if ladder == "forward" else 257), (18, 5)], ["offset", "normal"])
     for ((n1, n2), kind), rms in zip(drawn, [False, True, True, False], strict=True):
         x = inputs(kind, rng, n1, n2) + (1000 if kind == "offset" else 1)
         weight = gammas("normal" if kind == "offset" else "treacherous", rng, n2, 0.5)
@@ -469,7 +481,7 @@ ARGUMENTS = {
     "test_many_short_rows_a_block_are_right_and_nothing_is_found": lambda patch: (False, patch),
     "test_warps_of_a_block_have_columns_of_their_own_where_blocks_are_many": lambda patch: (False, 324, patch),
     "test_odd_rows_are_right": lambda patch: (17, 262, BFLOAT16, BFLOAT16, False, patch),
-    "test_rows_of_every_place_are_right": lambda patch: (16, 135, BFLOAT16, BFLOAT16),
+    "test_rows_of_every_place_are_right": lambda patch: (16, 263, BFLOAT16, BFLOAT16),
     "test_nothing_is_found": lambda patch: (False, 0),
     "test_nothing_is_found_in_long_odd_rows": lambda patch: (patch,),
     "test_long_odd_rows_are_right": lambda patch: (9, 1338, BFLOAT16, BFLOAT16, False, patch),
@@ -496,6 +508,10 @@ ARGUMENTS = {
     "test_short_rows_are_right": lambda patch: (50, 31, True),
     "test_many_tiles_a_warp_are_right": lambda patch: (150, 24, np.float16, False, 2, patch),
     "test_nothing_is_found_in_short_rows": lambda patch: (75, 63, BFLOAT16, False, patch),
+    "test_tiles_are_right_forward": lambda patch: (50, 31, patch),
+    "test_many_tiles_a_warp_are_right_forward": lambda patch: (75, 36, np.float16, False, patch),
+    "test_nothing_is_found_in_tiles_forward": lambda patch: (75, 63, BFLOAT16, patch),
+    "test_a_short_row_s_bits_depend_neither_on_the_number_of_rows_nor_on_the_grid": lambda patch: (patch,),
     "test_split_rows_are_within_the_bounds_forward": lambda patch: (5, 2051, np.float16, patch),
     "test_gradients_of_split_rows_are_within_the_bounds": lambda patch: (5, 2051, np.float16, False, patch),
     "test_merged_statistics_are_within_the_bounds": lambda patch: (7, np.float32, 0.0),

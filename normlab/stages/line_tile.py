@@ -54,11 +54,12 @@ def line_fetchers(elements: int, width: int) -> tuple[Any, Any]:
                 copy_async(stages, at + place, line, begin + place, width)
             else:  # the matrix ends within this vector, or before it
                 for k in range(width):
-                    if place + k < left:
-                        store(stages, at + place + k, load_bits(line, begin + place + k))
-                    else:
+                    if place + k >= left:
                         store(stages, at + place + k, 0)
             place += span
+        place = left // width * width + lane
+        if place < left:  # an element per lane of the vector in which the matrix ends
+            store(stages, at + place, load_bits(line, begin + place))
 
     return fetch_line, fetch_part
 
@@ -86,9 +87,14 @@ def line_storers(elements: int, width: int, dtype: Any) -> tuple[Any, Any]:
 
     @cuda.jit(device=True)
     def store_part(results, at, line, begin, lane, left):
-        place = lane
-        while place < left:
+        values = cuda.local.array(together, dtype)
+        place = lane * together
+        while place + together <= left:
+            load_vector_into(values, 0, results, at + place, together)
+            store_vector_from(line, begin + place, values, 0, together)
+            place += span
+        place = left // together * together + lane
+        if place < left:
             store(line, begin + place, load(results, at + place))
-            place += WARP
 
     return store_line, store_part

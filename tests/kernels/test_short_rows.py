@@ -26,6 +26,7 @@ from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.backward.short_rows import tiles
 from normlab.kernels.plan import Refusal
+from normlab.kernels.tiles import ELEMENTS, STAGES
 from normlab.sim import trace
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -199,13 +200,13 @@ def test_layouts_give_every_column_to_one_lane_and_every_array_its_place(sizes, 
         layout = chosen.layout
         assert len(chosen.why) > 20
         assert n2 <= layout.lanes * layout.elements < n2 + layout.lanes, "no lane has more than its share"
-        assert layout.elements <= tiles.ELEMENTS
+        assert layout.elements <= ELEMENTS
         assert n2 % layout.width == layout.elements % layout.width == 0
         others = (layout.lanes - 1) * layout.elements  # columns of all lanes except the last
         assert layout.filled == sum(others + (v + 1) * layout.width <= n2 for v in range(layout.vectors))
         assert layout.turns * 32 == layout.rows * layout.lanes
         assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
-        stages = layout.warps * tiles.STAGES
+        stages = layout.warps * STAGES
         ends = [
             stages * layout.tile * sizes[0],
             stages * layout.tile * (sizes[0] + sizes[1]),

@@ -65,7 +65,7 @@ SHIFTED_WHY = (
 )
 MAX_THREADS = 1024
 LEAST_THREADS = 128  # per block of rows that share a warp
-MOST_VECTORS = 5  # per lane of such rows
+MOST_VECTORS = 5  # per lane of such rows; fewer on one or two lanes, which would read far apart
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
 
@@ -113,9 +113,11 @@ def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
 
     520 columns of bfloat16 are 65 vectors. On 32 lanes with three each they reach 0.85 / 0.88 of a copy (LayerNorm /
     RMSNorm, H200), on 16 lanes with five 1.00 / 1.00. Eight columns on four lanes: 0.25 / 0.39, on one: 0.78 / 0.89.
+    40 columns on one lane with five 0.48 / 0.44, on two lanes with three 0.87 / 0.84 (H100).
     """
     half = map_threads(n2, thread_map.width, max(1, thread_map.threads // 2))
-    if half.columns < thread_map.columns and half.vectors <= MOST_VECTORS:
+    few = half.vectors < MOST_VECTORS or (half.vectors == MOST_VECTORS and half.threads >= SHORTEST)
+    if half.columns < thread_map.columns and few:
         return with_fewest_lanes_idle(half, n2)
     return thread_map
 

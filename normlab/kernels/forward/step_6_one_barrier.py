@@ -10,8 +10,9 @@ to 0.04 of that (`engine.device.caching`); a kernel without statistics would gai
 nothing from 4096 on.
 Tried without gain: parameters loaded before the reduction, stores after all of their loads, other hints. Worse:
 persistent blocks (0.93), x read again instead of held in registers (0.98).
-Rows that begin or end in the middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them
-by whole vectors all the same. Their blocks stay for several rows, which share the parameters that the block has staged.
+Many short rows that are no whole vectors come as tiles (`forward.short_rows`). Longer ones that begin or end in the
+middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them by whole vectors all the same.
+Their blocks stay for several rows, which share the parameters that the block has staged.
 A residual is added where the row is fetched, and the sum stored from there (`stages.residual`). A gate is fetched
 beside the row, and multiplies it before the first pass or before the second one (`stages.gate`). Parameters per sample
 come to shared memory, once for a block's rows (`stages.sampled`).
@@ -25,13 +26,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, int32, store
-from normlab.kernels.forward import layouts, step_4_column_blocks
+from normlab.kernels.forward import layouts, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import Chains, Chosen, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
+from normlab.kernels.tiles import TileLayout
 from normlab.stages.gate import Gate, row_gater
 from normlab.stages.grouped import group_merger, group_size
 from normlab.stages.output import parameter_prefetcher, row_writer
@@ -43,6 +45,7 @@ from normlab.stages.shifted import ShiftedMap, parameter_stager, past_end_filler
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
+FEW_WHY = "few short rows: in registers from the start; many come as tiles (`forward.short_rows`), with the same bits"
 GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
@@ -259,8 +262,11 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     width, rms = widest(n2, *problem.matrices), problem.mean is None
     beside = problem.residual is not None or problem.gate is not None
     chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
+    tile = short_rows.layout_of(problem)
+    if not isinstance(tile, Refusal):
+        chosen = Chosen(register_layout_of(tile), FEW_WHY)
     # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
-    if plain and 2 * width < BYTES // itemsize:
+    elif plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
         chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
@@ -292,6 +298,12 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
 
 
+def register_layout_of(tile: TileLayout) -> RegisterLayout:
+    """Return the layout of few rows of those that are tiles if they are many: the bits are the same."""
+    thread_map = short_rows.few_map_of(tile)
+    return RegisterLayout(thread_map, layouts.LEAST_THREADS // thread_map.threads)
+
+
 def row_chains_of(layout: RegisterLayout) -> Chains:
     """Return the chains along a row: a thread's elements, then five levels over the lanes, then the row's warps."""
     return Chains(layout.thread_map.elements, 5 + (layout.thread_map.warps - 1).bit_length())
@@ -310,13 +322,16 @@ def _chains(n2: int) -> Chains:
         for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
+    for sizes in product((2, 4), (2, 4)):
+        tile = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes)
+        own += [] if tile is None else [row_chains_of(register_layout_of(tile))]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 
 STEP = ForwardStep(
     name="one_barrier",
     summary="several rows a block, both sums with one barrier",
-    ways=(plan, step_4_column_blocks.plan),
+    ways=(short_rows.plan, plan, step_4_column_blocks.plan),
     row_chains=_chains,
     statistics="grouped",
 )

@@ -32,7 +32,7 @@ import numpy as np
 
 from normlab.engine import accumulator
 from normlab.kernels import split
-from normlab.kernels.forward import layouts, split_rows, step_4_column_blocks, step_6_one_barrier
+from normlab.kernels.forward import layouts, short_rows, split_rows, step_4_column_blocks, step_6_one_barrier
 from normlab.kernels.forward.clusters.kernel import build
 from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
@@ -125,7 +125,7 @@ def _chains(n2: int) -> Chains:
 STEP = ForwardStep(
     name="clusters",
     summary="long rows in the shared memory of a cluster, others as one_barrier",
-    ways=(plan_by_length, plan, split_rows.plan, step_4_column_blocks.plan),
+    ways=(short_rows.plan, plan_by_length, plan, split_rows.plan, step_4_column_blocks.plan),
     row_chains=_chains,
     statistics="grouped",
 )

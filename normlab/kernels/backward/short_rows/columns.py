@@ -5,7 +5,7 @@ from typing import Any
 
 from normlab.engine import cuda, load, store
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.short_rows.tiles import TileLayout
+from normlab.kernels.tiles import TileLayout
 from normlab.stages.warp import ALL_LANES
 
 

@@ -15,7 +15,7 @@ from normlab.kernels.backward.short_rows.rows import (
     parameters_loader,
     row_taker,
 )
-from normlab.kernels.backward.short_rows.tiles import STAGES, TileLayout
+from normlab.kernels.tiles import STAGES, TileLayout
 from normlab.stages.ahead import BITS
 from normlab.stages.line_tile import line_fetchers, line_storers
 from normlab.stages.unroll import repeated

@@ -7,9 +7,10 @@ from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipelined.kind import kind_of
 from normlab.kernels.backward.short_rows.kernel import build
-from normlab.kernels.backward.short_rows.tiles import TileLayout, layout_for
+from normlab.kernels.backward.short_rows.tiles import layout_for
 from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Work
 from normlab.kernels.problem import BackwardProblem
+from normlab.kernels.tiles import TileLayout
 from normlab.kernels.words import counted
 from normlab.stages.ahead import NARROWEST
 from normlab.stages.vector import widest

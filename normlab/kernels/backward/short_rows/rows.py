@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cast, cuda, load, load_bits_into, reciprocal, store_vector_from
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.short_rows.tiles import TileLayout
+from normlab.kernels.tiles import TileLayout
 from normlab.stages.gradient import corrected, leave_means
 from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.warp import lanes_sum

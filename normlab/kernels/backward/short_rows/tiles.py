@@ -1,28 +1,10 @@
-"""Lay out tiles of short rows: which lanes share a row, and how many rows a warp takes together."""
-
-from typing import NamedTuple
+"""List the short rows that the backward takes as tiles, and why."""
 
 from normlab.kernels.plan import Chosen
-from normlab.kernels.words import counted
-from normlab.stages.vector import BYTES, WARP
+from normlab.kernels.tiles import Reason, tile_for
+from normlab.stages.vector import BYTES
 
-ACCUMULATOR_BYTES = 4  # the kernel computes in float32
-ELEMENTS = 8  # per lane and row at most: of each, registers hold two sums, gamma, beta and 1 / gamma from row to row
-WARPS = 8  # per block
-# Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took 1 to 3 % longer.
-STAGES = 2
 STAGE_BYTES = 4096  # per stage, about: 16 warps per multiprocessor then have 64 KB in flight
-# Blocks that a multiprocessor must have registers for, if its shared memory holds as many: three took 2 to 4 % longer.
-RESIDENT, RESIDENT_BYTES = 2, 113 * 1024
-ALIGNED_ROWS = 8  # rows of any length that are whole vectors of 16 bytes together
-
-
-class Reason(NamedTuple):
-    """Why rows of up to so many columns are taken as tiles."""
-
-    columns_up_to: int
-    why: str
-
 
 # Measured on an H200 with 2**26 elements, LayerNorm of bfloat16 from the saved input, as fractions of a copy that do
 # not count the statistics. An aligned row consists of whole vectors.
@@ -44,111 +26,11 @@ OTHERS = (
 # fmt: on
 
 
-class TileLayout(NamedTuple):
-    """How a warp takes a tile of rows.
-
-    A lane group is the lanes that share a row; each has `elements` neighbouring columns.
-    """
-
-    n2: int
-    lanes: int  # per row, a power of two
-    vectors: int  # per lane and row
-    width: int  # elements of such a vector; it divides n2
-    turns: int  # rows per lane group in a tile
-    together: int  # elements per copy between global and shared memory
-    saved_bytes: int  # per element of the saved array
-    grad_bytes: int  # per element of grad_output
-    statistics: int  # arrays with a number per row: invvar, and mean if it is needed
-    warps: int = WARPS  # per block
-
-    @property
-    def elements(self) -> int:
-        """Return the elements of a row per lane; the last lanes may have fewer."""
-        return self.vectors * self.width
-
-    @property
-    def filled(self) -> int:
-        """Return how many vectors of a row every lane has."""
-        return max(0, min(self.vectors, (self.n2 - (self.lanes - 1) * self.elements) // self.width))
-
-    @property
-    def threads(self) -> int:
-        """Return the threads per block."""
-        return self.warps * WARP
-
-    @property
-    def groups(self) -> int:
-        """Return the lane groups per warp."""
-        return WARP // self.lanes
-
-    @property
-    def rows(self) -> int:
-        """Return the rows per tile."""
-        return self.turns * self.groups
-
-    @property
-    def tile(self) -> int:
-        """Return the elements of a tile of one matrix."""
-        return self.rows * self.n2
-
-    @property
-    def grads_at(self) -> int:
-        """Return the offset of grad_output's stages, in its elements. All warps' stages of one array lie together."""
-        return self.warps * STAGES * self.tile * self.saved_bytes // self.grad_bytes
-
-    @property
-    def statistics_at(self) -> int:
-        """Return the offset of the statistics' stages, in accumulators."""
-        return self.warps * STAGES * self.tile * (self.saved_bytes + self.grad_bytes) // ACCUMULATOR_BYTES
-
-    @property
-    def results_at(self) -> int:
-        """Return the offset of the tiles' results, one tile per warp, in accumulators."""
-        return self.statistics_at + self.warps * STAGES * self.rows * self.statistics
-
-    @property
-    def shared_bytes(self) -> int:
-        """Return the dynamic shared memory of a block."""
-        return ACCUMULATOR_BYTES * (self.results_at + self.warps * self.tile)
-
-    @property
-    def resident(self) -> int:
-        """Return how many blocks a multiprocessor must have registers for, at least."""
-        return RESIDENT if self.shared_bytes <= RESIDENT_BYTES else 1
-
-    @property
-    def words(self) -> list[str]:
-        """Return each number in words."""
-        return [
-            f"{counted(self.rows, 'row')} per tile, {counted(self.lanes, 'lane')} each; a tile per warp",
-            f"{counted(self.vectors, 'vector')} of {counted(self.width, 'element')} per lane",
-            f"{counted(STAGES, 'stage')} per warp, filled by copies of {counted(self.together, 'element')}",
-        ]
-
-
-def lanes_for(n2: int) -> int:
-    """Return the lanes that share a row: a power of two, as few as give each at most ELEMENTS elements."""
-    return 1 << (-(-n2 // ELEMENTS) - 1).bit_length()
-
-
 def layout_for(n2: int, sizes: tuple[int, int, int], statistics: int) -> Chosen | None:
     """Return the `TileLayout` of rows of n2 columns, with copies of 16 bytes; None if the rows are too long.
 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input. statistics: as in the layout.
-    n1 is no argument: a row's bits are the same in every batch.
     """
-    saved_bytes, grad_bytes, _ = sizes
     full = BYTES // max(sizes)
     reasons = [one.why for one in (OTHERS if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
-    if not reasons:
-        return None
-    lanes = lanes_for(n2)
-    each = -(-n2 // lanes)  # columns, for as many lanes as have so many
-    width = min(each & -each, n2 & -n2, full)  # each lane's part of each row in shared memory begins with such a vector
-    a_row = n2 * (saved_bytes + grad_bytes) + ACCUMULATOR_BYTES * statistics
-    rows = max(ALIGNED_ROWS, WARP // lanes)
-    while 2 * rows * a_row <= STAGE_BYTES:
-        rows *= 2
-    turns = rows * lanes // WARP
-    layout = TileLayout(n2, lanes, each // width, width, turns, full, saved_bytes, grad_bytes, statistics)
-    return Chosen(layout, reasons[0])
+    return Chosen(tile_for(n2, full, *sizes[:2], statistics, STAGE_BYTES), reasons[0]) if reasons else None

@@ -1,0 +1,307 @@
+"""Bring tiles of short rows through shared memory, as the backward does: a way of steps 6 and 7.
+
+Idea: step 6 moves rows that are no whole vectors one element or half a vector at a time. Here a warp copies a tile of
+rows as a line of memory (`stages.line_tile`). Then 1 to 32 lanes own each row, with up to eight columns each, whose
+parameters stay in registers from row to row. The output goes back through shared memory, too. A warp waits for its own
+copies and its own lanes, never for another warp.
+Few rows are step 6's: tiles would only add latency. There each part of a lane's vectors has a lane to itself, and a
+lane adds up parts as those lanes do, so a row has the same bits in every batch.
+Moves: x once, the output once, and the statistics, which are 8 of 12 bytes at one column of bfloat16.
+Bound by: memory.
+Measured: the reasons below.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normlab.engine import (
+    accumulator,
+    cast,
+    commit_copies,
+    cuda,
+    flat,
+    int32,
+    load,
+    load_bits_into,
+    store,
+    store_vector_from,
+    wait_copies,
+)
+from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work
+from normlab.kernels.problem import ForwardProblem
+from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, tile_for
+from normlab.kernels.words import counted
+from normlab.stages.ahead import BITS, NARROWEST
+from normlab.stages.line_tile import line_fetchers, line_storers
+from normlab.stages.output import vector_normaliser
+from normlab.stages.unroll import repeated
+from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, widest
+from normlab.stages.warp import lanes_sum
+
+# LayerNorm of bfloat16, as fractions of a copy; on an H100 where nothing else is said:
+STAGE_BYTES = 2048  # per stage, about. 31 columns: 0.91; 1,024 bytes: 0.89
+TURNS = 8  # rows of a lane group in a tile, at most: of a few columns more would leave multiprocessors without a tile
+AT_ONCE = 2  # rows of a lane group in registers. 36 columns: 0.89; four, by fewer warps: 0.86
+WARPS, RESIDENT = 4, 6  # per block, and blocks that registers must hold. 255 columns: 0.93; eight warps, three: 0.83
+WAVES = 8  # of blocks, at most. 63 columns on an H200: one 0.81, four 0.85, a block for every few tiles 0.75
+PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
+
+
+class Tiled(NamedTuple):
+    """Why rows of up to so many columns come as tiles, except where x has at most `few` elements."""
+
+    columns_up_to: int
+    few: int
+    why: str
+
+
+# Measured on an H100 with 2**26 elements of bfloat16, LayerNorm / RMSNorm, as fractions of a copy that do not count the
+# statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Above `few` tiles are faster with x in L2.
+# fmt: off
+TILED = (
+    Tiled(columns_up_to=1, few=2**18, why="0.31 / 0.47 of a copy at one column; registers: 0.29 / 0.29; on an H100"),
+    Tiled(columns_up_to=15, few=2**18, why="0.77 / 0.88 of a copy at 7 columns; registers: 0.43 / 0.52; on an H100"),
+    Tiled(columns_up_to=63, few=2**19, why="0.92 / 0.96 of a copy at 63 columns; registers: 0.46 / 0.57; on an H100"),
+    Tiled(columns_up_to=127, few=2**20, why="0.94 / 0.96 of a copy at 127 columns; registers: 0.29 / 0.55; on an H100"),
+    Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; registers: 0.75 / 0.86; on an H100"),
+)
+# fmt: on
+
+
+class Share(NamedTuple):
+    """A lane's share of each tile: every `lanes`-th vector of each row of its lane group.
+
+    group: its lane group in the warp. column: of its first vector. cell: its first element of the lane group's first
+    row, counted from the tile's first element. gammas, betas: of its columns, in registers.
+    """
+
+    group: Any
+    column: Any
+    cell: Any
+    gammas: Any
+    betas: Any
+
+
+@cache
+def build(dtype: Any, layout: TileLayout) -> Any:
+    """Return the kernel for an accumulator dtype and the layout of one warp; a block has WARPS of them or fewer."""
+    n2, rows, tile_elements, lanes, groups = layout.n2, layout.rows, layout.tile, layout.lanes, layout.groups
+    thread_map = thread_map_of(layout)
+    (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
+    bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
+    results_at, results_apart = layout.results_at, layout.shared_bytes // ACCUMULATOR_BYTES
+    turns, at_once, take_rows = layout.turns, min(layout.turns, AT_ONCE), rows_taker(layout, dtype)
+    fetch_line, fetch_part = line_fetchers(tile_elements, layout.together)
+    store_line, store_part = line_storers(tile_elements, layout.together, dtype)
+
+    @cuda.jit(device=True)
+    def fetch(stages, at, line, tile, lane):
+        begin = tile * tile_elements
+        left = line.shape[0] - begin
+        if left >= tile_elements:
+            fetch_line(stages, at, line, begin, lane)
+        elif left > 0:
+            fetch_part(stages, at, line, begin, lane, left)
+
+    @cuda.jit(launch_bounds=(WARPS * WARP, RESIDENT))
+    def forward_short_rows(x, weight, bias, eps, factor, output, mean, invvar):
+        # Prologue: this lane's share, and where this warp's stages and results begin.
+        stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, dtype, alignment=16)
+        gammas, betas = cuda.local.array(elements, dtype), cuda.local.array(elements, dtype)
+        warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
+        group, column = lane // lanes, lane % lanes * width
+        share = Share(group, column, group * n2 + column, gammas, betas)
+        stage, result = warp * stages_apart, warp * results_apart + results_at
+        n1, line, outputs, warps = x.shape[0], flat(x), flat(output), cuda.blockDim.x >> 5
+        tile, stride = cuda.blockIdx.x * warps + warp, cuda.gridDim.x * warps
+
+        # The first tile travels while the parameters are loaded.
+        fetch(stages, stage, line, tile, lane)
+        commit_copies()
+        for v in range(vectors):
+            for j in range(width):
+                k = v * width + j
+                gammas[k] = cast(0, gammas)
+                betas[k] = cast(0, gammas)
+                if v < filled or column + v * span < n2:
+                    if weight is not None:
+                        gammas[k] = load(weight, column + v * span + j)
+                    if bias is not None:
+                        betas[k] = load(bias, column + v * span + j)
+
+        # Tile after tile.
+        slot = 0
+        while tile * rows < n1:
+            wait_copies(0)
+            # All lanes' copies of this tile have arrived; all lanes have read the other stage, and stored the results.
+            cuda.syncwarp()
+            fetch(stages, stage + (1 - slot) * tile_elements, line, tile + stride, lane)
+            commit_copies()
+            there, top = stage + slot * tile_elements, tile * rows
+            for turn in range(0, min(turns, (n1 - top + groups - 1) // groups), at_once):
+                take_rows(turn, share, stages, there, results, result, top, x, weight, bias, eps, factor, mean, invvar)
+            cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
+            begin = tile * tile_elements
+            left = outputs.shape[0] - begin
+            if left >= tile_elements:
+                store_line(results, result, outputs, begin, lane)
+            else:
+                store_part(results, result, outputs, begin, lane, left)
+            slot = 1 - slot
+            tile += stride
+
+    return forward_short_rows
+
+
+@cuda.jit(device=True)
+def sum_of_parts(sums):
+    """Return the sum, in the order in which a butterfly would add up the parts if each had a lane."""
+    return (sums[0] + sums[2]) + (sums[1] + sums[3])
+
+
+@cache
+def rows_taker(layout: TileLayout, dtype: Any) -> Any:
+    """Return the device function `take_rows(turn, share, stages, stage, results, result, top, x, …)`.
+
+    The lane group normalises its rows number `turn`, … of the tile, whose first row is `top`, and leaves them in
+    `results`: up to AT_ONCE rows, all of which are in registers before the first one is normalised.
+    """
+    thread_map, n2, groups, count = thread_map_of(layout), layout.n2, layout.groups, min(layout.turns, AT_ONCE)
+    vectors, width, span, _ = thread_map.loop
+    elements, filled, apart, parts = thread_map.elements, thread_map.filled, groups * n2, parts_of(layout)
+    sum_of_lanes, normalise = lanes_sum(layout.lanes), vector_normaliser(elements)
+
+    @cuda.jit(device=True)
+    def load_row(k, values, column, stages, at, x):
+        first = k * elements
+        for v in range(vectors):
+            if v < filled or column + v * span < n2:
+                load_bits_into(values, first + v * width, stages, at + k * apart + v * span, width, x)
+            else:
+                for j in range(width):
+                    values[first + v * width + j] = cast(0, values)
+
+    @cuda.jit(device=True)
+    def normalise_row(k, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar):
+        first = k * elements
+        # First pass, over registers: the mean, and then the squares.
+        sums = cuda.local.array(PARTS, dtype)
+        center = cast(0, values)
+        if mean is not None:
+            for part in range(PARTS):
+                sums[part] = cast(0, values)
+            for v in range(vectors):
+                for j in range(width):
+                    sums[v % parts] += values[first + v * width + j]
+            center = sum_of_lanes(sum_of_parts(sums)) / cast(n2, values)  # not times factor: as in step 6
+        for part in range(PARTS):
+            sums[part] = cast(0, values)
+        for v in range(vectors):
+            if mean is None or v < filled or share.column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
+                for j in range(width):
+                    deviation = values[first + v * width + j] - center
+                    sums[v % parts] += deviation * deviation
+        scale = cuda.libdevice.rsqrtf(sum_of_lanes(sum_of_parts(sums)) * factor + eps)
+
+        # Second pass: normalise, and leave the row and its statistics.
+        normalise(values, first, share.gammas, share.betas, weight, bias, center, scale)
+        for v in range(vectors):
+            if v < filled or share.column + v * span < n2:
+                store_vector_from(results, at + k * apart + v * span, values, first + v * width, width)
+        row += k * groups
+        if share.column == 0 and row < x.shape[0]:
+            if mean is not None:
+                store(mean, row, center)
+            store(invvar, row, scale)
+
+    load_rows, normalise_rows, held = repeated(load_row, count), repeated(normalise_row, count), count * elements
+
+    @cuda.jit(device=True)
+    def take_rows(turn, share, stages, stage, results, result, top, x, weight, bias, eps, factor, mean, invvar):
+        values = cuda.local.array(held, dtype)
+        load_rows(0, values, share.column, stages, stage + share.cell + turn * apart, x)
+        at, row = result + share.cell + turn * apart, top + turn * groups + share.group
+        normalise_rows(0, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar)
+
+    return take_rows
+
+
+def thread_map_of(layout: TileLayout) -> ThreadMap:
+    """Return the thread map of a row: its vectors go round its lanes, which then read and write different banks."""
+    return map_threads(layout.n2, layout.width, layout.lanes)
+
+
+def parts_of(layout: TileLayout) -> int:
+    """Return how many parts a lane's vectors are added up in, vector v in part v modulo that: a power of two."""
+    return min(WARP // layout.lanes, 1 << (min(PARTS, layout.vectors) - 1).bit_length())
+
+
+def few_map_of(layout: TileLayout) -> ThreadMap:
+    """Return the thread map of few rows, whose sums have the same bits: each part of a lane's vectors has a lane."""
+    return map_threads(layout.n2, layout.width, layout.lanes * parts_of(layout))
+
+
+def tiled_for(n2: int, full: int) -> Tiled | None:
+    """Return why rows of n2 columns come as tiles; None if another way is faster. full: elements of 16 bytes."""
+    # A row of 8 bytes is one vector: in registers 0.65 of a copy at four columns, as tiles 0.62 (H200).
+    vectors = n2 % full == 0 or 2 * n2 == full
+    return None if vectors else next((one for one in TILED if n2 <= one.columns_up_to), None)
+
+
+def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> TileLayout | None:
+    """Return the layout of one warp for many rows of n2 columns; None if another way is faster.
+
+    width: elements of the vectors that go round a row's lanes. sizes: bytes of an element of x and of the output.
+    n1 is no argument: a row's bits are the same in every batch.
+    """
+    full = BYTES // max(sizes)
+    if tiled_for(n2, full) is None:
+        return None
+    layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES)
+    turns = min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP))
+    vectors = map_threads(n2, width, layout.lanes).vectors
+    return layout._replace(vectors=vectors, width=width, turns=turns, warps=1)
+
+
+def layout_of(problem: ForwardProblem) -> TileLayout | Refusal:
+    """Return the layout as if the rows were many, if they are short and asynchronous copies can bring them."""
+    if problem.invvar.dtype.itemsize != 4:
+        return Refusal("it computes in float32, and float64 is asked for")
+    extras = problem.residual, problem.gate, problem.row_map
+    if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
+        return Refusal("it does the plain norm")
+    n2 = problem.shape[1]
+    layout = layout_for(n2, widest(n2, *problem.matrices), (problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    if layout is None:
+        return Refusal(f"rows of {n2:,} columns are faster otherwise")
+    layout = layout._replace(together=widest(layout.tile, problem.x, problem.output))
+    if layout.together * layout.saved_bytes < NARROWEST:
+        return Refusal(f"no asynchronous copy is as narrow as {counted(layout.together, 'element')}")
+    return layout
+
+
+def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
+    """Return the plan of many rows."""
+    layout, (n1, n2) = layout_of(problem), problem.shape
+    if isinstance(layout, Refusal):
+        return layout
+    tiled: Any = tiled_for(n2, BYTES // max(problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    if n1 * n2 <= tiled.few:
+        return Refusal(f"{n1:,} rows of {n2} columns are so few that tiles would only add latency")
+    tiles = -(-n1 // layout.rows)
+    warps = min(WARPS, -(-tiles // device.multiprocessors))
+    threads, shared = warps * WARP, warps * layout.shared_bytes
+    most = WAVES * min(RESIDENT * device.multiprocessors, device.resident(threads, shared, 1))
+    options, grid = (accumulator(problem.invvar), layout), min(-(-tiles // warps), most)
+    work = Work(build, options, grid, threads, FACTOR_OPERANDS, shared)
+    values = (("factor", np.float32(1 / n2)),)
+    return Plan("short_rows", (work,), tiled.why, row_chains_of(layout), values=values, layout=layout)
+
+
+def row_chains_of(layout: TileLayout) -> Chains:
+    """Return the chains along a row: the elements of a lane's part, then the levels over parts and lanes."""
+    few = few_map_of(layout)
+    return Chains(few.elements, (few.threads - 1).bit_length())
