@@ -114,7 +114,7 @@ def with_extras() -> str:
     """Return the speeds of norms with a residual, a gate and the like, as fractions of a copy: forward / backward."""
     found: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
     contenders: dict[str, None] = {}  # in order
-    for row in record("extras_h200")["rows"]:
+    for row in record("extras_h100")["rows"]:
         contenders[row["contender"]] = None
         of_one = found.setdefault((row["norm"], row["shape"]), {}).setdefault(row["contender"], {})
         of_one[row["direction"]] = f"{row['of_copy']:.2f}"
