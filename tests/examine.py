@@ -145,7 +145,7 @@ def backward_bound(
 def as_truth(gradient: np.ndarray) -> np.ndarray:
     """Return one mode's gradient in float64, for the other mode to be held to.
 
-    Where its bound lets it overflow, the largest finite number is as near to the truth as the infinity was.
+    An overflow that its own bound allows stands for the largest finite number here: the truth may be no larger.
     """
     largest = float(float_format(gradient.dtype).largest)
     return np.clip(gradient.astype(np.float64), -largest, largest)

@@ -102,8 +102,8 @@ def test_the_bits_of_tiles_depend_on_no_schedule(monkeypatch):
 
 
 def test_the_neighbours_of_a_short_row_do_not_reach_it_forward(monkeypatch):
-    take_all(monkeypatch)
     """Whatever they are: rows of NaN and of infinity leave no trace in the rows between them."""
+    take_all(monkeypatch)
     for n2 in (1, 3, 13, 31):
         case = random_case(41, n2, BFLOAT16)
         x = case.x.copy()
@@ -135,8 +135,8 @@ def test_no_element_beside_the_tiles_is_written(n2, monkeypatch):
 
 
 def test_views_that_begin_in_the_middle_of_a_vector_are_right_forward(monkeypatch):
-    take_all(monkeypatch)
     """As far as asynchronous copies are so narrow; a view of odd 16-bit elements is step 6's."""
+    take_all(monkeypatch)
     for dtype, offset in ((np.float32, 1), (BFLOAT16, 2), (BFLOAT16, 1)):
         case = random_case(37, 7, dtype)
         moved = replace(case, x=shifted(case.x, offset))

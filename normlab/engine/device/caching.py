@@ -37,7 +37,7 @@ def evict_last(builder):
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask L2 to fetch the 32 bytes around `array[index]` from memory, and go on. The element must exist."""
+    """Ask L2 to fetch the cache line of `array[index]` from memory, and go on. The element must exist."""
 
     def generate(context, builder, signature, args):
         there = address(builder, element_pointer(context, builder, signature, args), GLOBAL)
