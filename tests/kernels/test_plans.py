@@ -419,7 +419,7 @@ def test_only_few_blocks_ask_for_the_parameters_early():
     for n1, form, early in ((1, half, True), (66, half, True), (67, half, False), (66, none, False), (66, rms, True)):
         (one,) = launches(FORWARD["one_barrier"], n1, 2048, form)
         ptx = compile_ptx(one.work.kernel, one.types, (9, 0))
-        assert ("prefetch.global.L2" in ptx) == early, (n1, form)
+        assert ("prefetch.global.L2" in ptx) == one.work.options[1].early == early, (n1, form)
         assert ".local" not in ptx
 
 

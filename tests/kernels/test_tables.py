@@ -5,6 +5,7 @@ import itertools
 import devices
 import pytest
 
+from normlab.kernels import Device, Problem, add_norm
 from normlab.kernels.backward import layouts as backward_layouts
 from normlab.kernels.backward.first_tables import EDGES, GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED
 from normlab.kernels.backward.tables import table_for
@@ -21,6 +22,18 @@ def test_every_row_has_a_reason():
     for row in itertools.chain(*TABLES.values(), *SLICES.values(), NARROW, *first, *backward):
         assert len(row.why) > 20
         assert row.vectors >= 1
+
+
+@pytest.mark.parametrize("table", [SUMMED, SUMMED_RECOMPUTED], ids=["input", "output"])
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_norms_of_sums_are_laid_out_by_every_row_of_their_table(table, rms):
+    """On an H100, at both ends of the row's range: its stages fit with both norms' parameters."""
+    norm, saved = "rms" if rms else "layer", "output" if table is SUMMED_RECOMPUTED else "input"
+    for row in table:
+        for n2 in (row.columns_from + 7, row.columns_up_to):
+            problem = Problem("backward", norm, 8192, n2, "bfloat16", saved=saved, residual=True)
+            plan = add_norm.BACKWARD.plan(problem, Device.named("h100"))
+            assert (plan.why, plan.layout.rows, plan.layout.stages) == (row.why, row.rows, row.stages), n2
 
 
 @pytest.mark.parametrize(("itemsize", "rms"), TABLES)
