@@ -18,7 +18,6 @@ from normlab.engine.compile.resources import (
 )
 from normlab.engine.compile.signatures import accumulator
 from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
-from normlab.engine.device.caching import prefetch
 from normlab.engine.device.clusters import (
     cluster_arrive,
     cluster_arrive_shared,
@@ -101,7 +100,6 @@ __all__ = [
     "multiprocessors",
     "numba_array",
     "occupancy",
-    "prefetch",
     "prepare",
     "reciprocal",
     "reciprocal_of_normal",

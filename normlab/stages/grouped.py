@@ -11,7 +11,7 @@ This is the merge of two groups by Chan, Golub and LeVeque (1983), for all group
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, uint32
+from normlab.engine import cast, cuda, int32, uint32
 from normlab.stages.row_group import collector, gatherer
 from normlab.stages.vector import ThreadMap
 from normlab.stages.warp import lane_index
@@ -34,14 +34,16 @@ def group_size(thread_map: ThreadMap, blocks: int, shifted: bool = False) -> Any
     def size(n2, member):
         if whole:  # a constant: every warp holds as many values
             return vectors * stretch
-        first = member % warps * stretch
+        first = member * stretch
         if blocks > 1:  # each block has a slice of the row, each warp a part of every span of it
-            first += member // warps * columns
-        left = max(n2 - first, 0)  # 0: the row ends before this warp's first column
-        # Each merging lane asks for several members, so the number of full vectors is a division, not a loop. Of 32
-        # bits: one of 64 takes as many instructions as a vector's whole arithmetic.
-        turns = min(uint32(left) // uint32(span), uint32(vectors))
-        return min(turns * stretch + min(left - turns * span, stretch), vectors * stretch)
+            block = int32(uint32(member) // uint32(warps))
+            first = block * columns + (member - block * warps) * stretch
+        # Each merging lane asks for several members, so the number of full vectors is a division, not a loop. All is of
+        # 32 bits: 64 would take as many instructions as a vector's whole arithmetic.
+        left = max(int32(n2 - first), int32(0))  # 0: the row ends before this warp's first column
+        turns = min(int32(uint32(left) // uint32(span)), int32(vectors))
+        last = min(int32(left - turns * span), int32(stretch))
+        return min(int32(turns * stretch + last), int32(vectors * stretch))
 
     @cuda.jit(device=True)
     def shifted_size(extent, member):

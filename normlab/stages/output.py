@@ -10,11 +10,9 @@ because an array in registers takes only constants as indices.
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, load_vector_into, prefetch, store_vector_from
+from normlab.engine import cast, cuda, load_vector_into, store_vector_from
 from normlab.stages.recompute import affine, normalised_from_input
 from normlab.stages.vector import ThreadMap
-
-ASKED_TOGETHER = 32  # elements per request: 64 bytes in 16 bits, 128 in 32, which are one line of L2
 
 
 @cache
@@ -39,25 +37,32 @@ def parameter_loader(width: int, offset: float = 0.0) -> Any:
 
 
 @cache
-def parameter_prefetcher(threads: int) -> Any:
-    """Return the device function `ask_for_parameters(weight, bias, thread, n2)`, for a block of so many threads.
+def row_parameter_loader(thread_map: ThreadMap, offset: float = 0.0) -> Any:
+    """Return the device function `load_all(gammas, betas, weight, bias, first)`: the thread's vectors of a whole row.
 
-    The threads ask L2 for weight and bias, each for other elements, so that they come from memory beside the rows.
-    thread: its number in the block.
+    gammas, betas: local, (thread_map.elements,), accumulator dtype. first: the column of the thread's first element.
     """
-    apart = threads * ASKED_TOGETHER
+    vectors, width, span, _ = thread_map.loop
+    filled = thread_map.filled
 
     @cuda.jit(device=True)
-    def ask_for_parameters(weight, bias, thread, n2):
-        column = thread * ASKED_TOGETHER
-        while column < n2:
-            if weight is not None:
-                prefetch(weight, column)
-            if bias is not None:
-                prefetch(bias, column)
-            column += apart
+    def load(target, array, first, shift):
+        if array is not None:
+            for v in range(vectors):
+                column = first + v * span
+                # a thread without a last vector loads the row's, and does not use it (`vector.row_loader`)
+                there = column if v < filled or column < array.shape[0] else array.shape[0] - width
+                load_vector_into(target, v * width, array, there, width)
+                if shift:
+                    for k in range(width):
+                        target[v * width + k] += cast(shift, target)
 
-    return ask_for_parameters
+    @cuda.jit(device=True)
+    def load_all(gammas, betas, weight, bias, first):
+        load(gammas, weight, first, offset)
+        load(betas, bias, first, 0.0)
+
+    return load_all
 
 
 @cache
@@ -78,26 +83,38 @@ def vector_normaliser(width: int) -> Any:
 
 
 @cache
-def row_writer(thread_map: ThreadMap, dtype: Any, offset: float = 0.0, load_parameters: Any = None) -> Any:
-    """Return the device function `write_row(values, output, index, weight, bias, center, scale)`.
+def row_writer(
+    thread_map: ThreadMap, dtype: Any, offset: float = 0.0, load_parameters: Any = None, early: bool = False
+) -> Any:
+    """Return the device function `write_row(values, held, output, index, weight, bias, center, scale)`.
 
     values: the thread's elements of a row, in registers; they are overwritten. index: (row, the thread's first column).
-    offset: as in `parameter_loader`. load_parameters: in place of that loader.
+    offset: as in `parameter_loader`. load_parameters: in place of that loader. early: `row_parameter_loader` has loaded
+    the parameters to held, (gammas, betas); otherwise held is not used.
     """
     vectors, width, span, _ = thread_map.loop
     filled = thread_map.filled
     load_parameters, normalise_vector = load_parameters or parameter_loader(width, offset), vector_normaliser(width)
 
     @cuda.jit(device=True)
-    def write_row(values, output, index, weight, bias, center, scale):
+    def take(gammas, betas, held, weight, bias, v, column):
+        if early:
+            for k in range(width):
+                gammas[k] = held[0][v * width + k]
+                betas[k] = held[1][v * width + k]
+        else:
+            # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
+            load_parameters(gammas, betas, weight, bias, column)
+
+    @cuda.jit(device=True)
+    def write_row(values, held, output, index, weight, bias, center, scale):
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
         row, first = index
         for v in range(vectors):
             column = first + v * span
             if v < filled or column < output.shape[1]:
-                # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
-                load_parameters(gammas, betas, weight, bias, column)
+                take(gammas, betas, held, weight, bias, v, column)
                 normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)
                 store_vector_from(output, (row, column), values, v * width, width)
 

@@ -7,6 +7,7 @@ WIDTHS, in all dtypes and affine forms: about 1600 of them,
 
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -411,16 +412,27 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
         assert found(most, device=devices.of((8, 0))) == alone, "it takes no cluster"
 
 
-def test_only_few_blocks_ask_for_the_parameters_early():
-    """In the layout, and in what the compiler makes of it."""
-    half = Form(BFLOAT16, BFLOAT16)
-    none = half._replace(weighted=False, biased=False)
-    rms = half._replace(rms=True, biased=False)
-    for n1, form, early in ((1, half, True), (66, half, True), (67, half, False), (66, none, False), (66, rms, True)):
-        (one,) = launches(FORWARD["one_barrier"], n1, 2048, form)
-        ptx = compile_ptx(one.work.kernel, one.types, (9, 0))
-        assert ("prefetch.global.L2" in ptx) == one.work.options[1].early == early, (n1, form)
-        assert ".local" not in ptx
+@pytest.mark.parametrize(
+    ("n1", "n2", "form", "early", "rows"),
+    [
+        (1, 2048, Form(BFLOAT16, BFLOAT16), True, 1),
+        (528, 4096, Form(BFLOAT16, BFLOAT16), True, 2),  # two blocks of 256 threads with 120 registers have room
+        (529, 4096, Form(BFLOAT16, BFLOAT16), False, 2),
+        (528, 4096, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 1),
+        (1, 4096, Form(BFLOAT16, BFLOAT16, weighted=False, biased=False), True, 1),
+        (100, 128, Form(BFLOAT16, BFLOAT16), True, 32),
+        (132 * 128, 128, Form(BFLOAT16, BFLOAT16), True, 128),
+        (132 * 128 + 1, 128, Form(BFLOAT16, BFLOAT16), False, 128),
+    ],
+)
+def test_few_rows_have_all_multiprocessors_and_wait_for_memory_once(n1, n2, form, early, rows):
+    """In the layout, and in what the compiler makes of it: the loads of the parameters come before the sums."""
+    (one,) = launches(FORWARD["one_barrier"], n1, n2, form)
+    assert (one.work.options[1].early, one.work.options[1].rows) == (early, rows)
+    ptx = compile_ptx(one.work.kernel, one.types, (9, 0))
+    assert ".local" not in ptx
+    loads, sums = [found.start() for found in re.finditer(r"ld\.global", ptx)], ptx.index("shfl.sync")
+    assert all(load < sums for load in loads) == (early or not form.weighted)
 
 
 def test_of_rows_of_which_a_multiprocessor_holds_one_block_only_odd_ones_have_blocks_for_the_columns():

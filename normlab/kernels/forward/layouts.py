@@ -17,8 +17,8 @@ class RegisterLayout(NamedTuple):
     """What the kernel of step 6 is built for: rows that a block's registers hold.
 
     thread_map: the thread map of one row. rows: rows per block. resident: how many blocks a multiprocessor must have
-    registers for, at least. shifted: None if every row begins and ends between two vectors. early: does each block ask
-    for the parameters before its rows come?
+    registers for, at least. shifted: None if every row begins and ends between two vectors. early: does each thread
+    load its parameters beside its elements, before the sums?
     """
 
     thread_map: ThreadMap
@@ -42,7 +42,7 @@ class RegisterLayout(NamedTuple):
                 f"all rows of a block begin alike: it shifts the parameters once, for up to {SHIFTED_TURNS} turns"
             )
         if self.early:
-            said.append("few blocks: each asks L2 for the parameters before its rows come")
+            said.append("few blocks: each thread loads its parameters beside its elements, and keeps them in registers")
         return said
 
 
@@ -55,10 +55,6 @@ SHIFTED_RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at mo
 SHIFTED_TURNS = 8  # rows that a row group takes, at most. LayerNorm, 5,001 columns: 0.71; one: 0.59; 32: 0.69 (H200)
 WAVES = 4  # of blocks, at least: with fewer the last ones would find the GPU half empty
 SHORTEST = 4  # lanes per row
-# Blocks per multiprocessor up to which each asks for the parameters early: a second wait for memory less. An H100 takes
-# 6.4 us instead of 7.0 for one row of 4,184 columns of float16, 6.5 instead of 7.1 for 128 of 4,096 (LayerNorm). Many
-# blocks wait for each other's requests: 512 take 8.2 us instead of 6.9.
-EARLY = 1 / 2
 SHIFTED_WHY = (
     "rows that begin in the middle of a vector: 0.74 / 0.86 of a copy at 333 columns of bfloat16 (LayerNorm / RMSNorm) "
     "on an H200; in vectors of one element 0.39 / 0.45 on an H100"
@@ -68,6 +64,8 @@ LEAST_THREADS = 128  # per block of rows that share a warp
 MOST_VECTORS = 5  # per lane of such rows; fewer on one or two lanes, which would read far apart
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
+OWN_REGISTERS = 24  # of a thread, beside those of its elements and their parameters
+MAX_REGISTERS = 255  # of a thread
 
 
 def rows_for(
@@ -100,12 +98,31 @@ def rows_for(
     return Chosen(RegisterLayout(thread_map, rows, resident), chosen.why)
 
 
-def with_rows(layout: RegisterLayout, most: int) -> RegisterLayout:
-    """Return the layout with half the rows per block, and again half, while a block still has `most` rows."""
+def with_rows(layout: RegisterLayout, most: int, threads: int = WARP) -> RegisterLayout:
+    """Return the layout with half the rows per block, and again half, while it has `most` rows and so many threads."""
     rows = layout.rows // 2
-    if layout.rows % 2 or rows < most or rows * layout.thread_map.threads % WARP:
+    left = rows * layout.thread_map.threads
+    if layout.rows % 2 or rows < most or left < threads or left % WARP:
         return layout
-    return with_rows(layout._replace(rows=rows), most)
+    return with_rows(layout._replace(rows=rows), most, threads)
+
+
+def with_few_rows(layout: RegisterLayout, n1: int, arrays: int, device: Device) -> RegisterLayout:
+    """Return the layout for n1 rows, in which all multiprocessors have rows, and threads wait for memory once.
+
+    One block's 128 rows of 128 columns take 5.5 us, shared by four blocks 4.6 (RMSNorm of float16, H100). Parameters
+    that a thread loads after the sums, vector by vector, are a wait for each vector. If all blocks have room at once, a
+    thread loads them beside its elements: 500 rows of 768 columns of bfloat16 5.4 and 4.8 us, 256 of 5,120 7.5 and 6.7
+    us. If not, the GPU has fewer bytes on their way: 1,024 rows of 4,096 columns 9.2 and 10.1 us.
+
+    arrays: loaded beside x: the parameters, and a residual or a gate.
+    """
+    if n1 < layout.rows * device.multiprocessors:
+        layout = with_rows(layout, 1, LEAST_THREADS)
+    registers = OWN_REGISTERS + layout.thread_map.elements * (1 + arrays)
+    resident = device.registers // (registers * layout.thread_map.threads * layout.rows)
+    at_once = -(-n1 // layout.rows) <= resident * device.multiprocessors
+    return layout._replace(early=True, resident=1) if at_once and registers <= MAX_REGISTERS else layout
 
 
 def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:

@@ -75,7 +75,7 @@ def build(dtype, thread_map: ThreadMap):
             scale = float32(1) / math.sqrt(square_sum / cast(n2, invvar) + eps)
 
             # Output, from registers.
-            write_row(values, output, (row, first), weight, bias, center, scale)
+            write_row(values, None, output, (row, first), weight, bias, center, scale)
             if cuda.threadIdx.x == 0:  # every thread has the same statistics: one stores them
                 if mean is not None:
                     store(mean, row, center)

@@ -36,7 +36,7 @@ from normlab.kernels.step import ForwardStep
 from normlab.kernels.tiles import TileLayout
 from normlab.stages.gate import Gate, row_gater
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.output import parameter_prefetcher, row_writer
+from normlab.stages.output import row_parameter_loader, row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
 from normlab.stages.row_map import RowMap, place_finder
@@ -94,7 +94,7 @@ def arrived():
 def aligned_phases(layout: RegisterLayout, dtype, extras: Extras, load_parameters: Any = None) -> Phases:
     """Return those of rows that begin at a vector. load_parameters: as of `row_writer`."""
     load_aligned = row_loader(layout.thread_map)
-    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, load_parameters)
+    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, load_parameters, layout.early)
     place_of, rows = place_finder(extras.row_map), layout.rows
 
     @cuda.jit(device=True)
@@ -106,8 +106,8 @@ def aligned_phases(layout: RegisterLayout, dtype, extras: Extras, load_parameter
         """Do nothing: an aligned row ends between two vectors."""
 
     @cuda.jit(device=True)
-    def write_row(values, words, x, output, index, weight, bias, center, scale):
-        write_aligned(values, output, index, weight, bias, center, scale)
+    def write_row(values, words, held, x, output, index, weight, bias, center, scale):
+        write_aligned(values, held, output, index, weight, bias, center, scale)
 
     @cuda.jit(device=True)
     def stage(weight, bias, output, row):
@@ -140,7 +140,8 @@ def sampled_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
 def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases:
     """Return those of rows that may begin anywhere. All rows of a block begin alike, so it stages parameters once."""
     period, rows = shifted.thread_map.width, layout.rows  # every `period`-th row begins alike
-    stages = shifted_row_loader(shifted), past_end_filler(shifted), shifted_row_writer(shifted, dtype)
+    load_row, fill_past_end = shifted_row_loader(shifted), past_end_filler(shifted)
+    write_shifted = shifted_row_writer(shifted, dtype)
     words, together = layout.thread_map.vectors * shifted.input_words, rows * period
 
     @cuda.jit(device=True)
@@ -149,7 +150,11 @@ def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases
         begin = block // period * together + block % period
         return begin, n1, cuda.gridDim.x * rows, n1  # the grid: a multiple of period
 
-    return Phases(*stages, words, parameter_stager(shifted, rows), rows_of, period, arrived)
+    @cuda.jit(device=True)
+    def write_row(values, words, held, x, output, index, weight, bias, center, scale):
+        write_shifted(values, words, x, output, index, weight, bias, center, scale)
+
+    return Phases(load_row, fill_past_end, write_row, words, parameter_stager(shifted, rows), rows_of, period, arrived)
 
 
 @cache
@@ -172,7 +177,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         residual_adder(thread_map, dtype),
         row_gater(thread_map, dtype, extras.gate_map),
     )
-    ask_for_parameters = parameter_prefetcher(thread_map.threads * rows)
+    load_parameters, parameters_held = row_parameter_loader(thread_map, extras.offset), elements if early else 1
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     halves = 2 if anywhere else 1  # of the exchange buffer
 
@@ -184,11 +189,11 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         values = cuda.local.array(elements, dtype)
         gates = cuda.local.array(gates_held, dtype)
         words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
+        gammas = cuda.local.array(parameters_held, dtype)
+        betas = cuda.local.array(parameters_held, dtype)
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
         top, end, step, limit = rows_of(output, weight)  # of the block's first row group
         phase = 0
-        if early:
-            ask_for_parameters(weight, bias, group * cuda.blockDim.x + cuda.threadIdx.x, n2)
         stage(weight, bias, output, top)
         if anywhere:
             cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
@@ -202,6 +207,8 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
             if live:
                 load_row(values, words, x, row, first)
                 load_gates(gates, gate, row, first)
+                if early:
+                    load_parameters(gammas, betas, weight, bias, first)
                 add_residual(values, residual, new_residual, row, first)
                 if not after:
                     gate_row(values, gates, gate)
@@ -240,7 +247,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
                 if after:
                     gate_row(values, gates, gate)
                 # Parameters come from L1 or L2. Loading them before the exchange was no faster.
-                write_row(values, words, x, output, (row, first), weight, bias, center, scale)
+                write_row(values, words, (gammas, betas), x, output, (row, first), weight, bias, center, scale)
 
                 # Epilogue: one thread per row stores the statistics.
                 if cuda.threadIdx.x == 0:
@@ -276,10 +283,10 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     layout, samples = chosen.layout, problem.weight.shape[0] if problem.sampled else 1
     if problem.sampled:
         layout = layouts.with_rows(layout, n1 // samples)
+    elif not layout.shifted:
+        arrays = problem.weight, problem.bias, problem.residual, problem.gate
+        layout = layouts.with_few_rows(layout, n1, sum(array is not None for array in arrays), device)
     grid, shared = -(-n1 // layout.rows), 0
-    parameters = problem.weight is not None or problem.bias is not None
-    if grid <= layouts.EARLY * device.multiprocessors and parameters and not (layout.shifted or problem.sampled):
-        layout = layout._replace(early=True)
     if layout.shifted:
         grid = layouts.shifted_grid(layout, n1, device)
         shared = ((problem.weight is not None) + (problem.bias is not None)) * layout.shifted.staged_bytes
