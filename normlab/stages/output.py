@@ -16,20 +16,36 @@ from normlab.stages.vector import ThreadMap
 
 
 @cache
-def parameter_loader(width: int, offset: float = 0.0) -> Any:
-    """Return the device function `load_parameters(gammas, betas, weight, bias, column)`: a vector of each.
+def gamma_loader(width: int, offset: float = 0.0) -> Any:
+    """Return the device function `load_gammas(gammas, at, weight, column)`: a vector of weight + offset, or nothing.
 
-    gammas, betas: local, (width,), accumulator dtype; those of an absent parameter stay as they are. offset: gamma is
-    weight + offset. Some models store gamma - 1, so that their weights begin as 0 and weight decay pulls gamma to 1.
+    gammas: local, accumulator dtype, from gammas[at] on. Some models store gamma - 1, so that their weights begin as 0
+    and weight decay pulls gamma to 1.
     """
 
     @cuda.jit(device=True)
-    def load_parameters(gammas, betas, weight, bias, column):
+    def load_gammas(gammas, at, weight, column):
         if weight is not None:  # decided when the kernel is compiled, not when it runs
-            load_vector_into(gammas, 0, weight, column, width)
+            load_vector_into(gammas, at, weight, column, width)
             if offset:
                 for k in range(width):
-                    gammas[k] += cast(offset, gammas)
+                    gammas[at + k] += cast(offset, gammas)
+
+    return load_gammas
+
+
+@cache
+def parameter_loader(width: int, offset: float = 0.0) -> Any:
+    """Return the device function `load_parameters(gammas, betas, weight, bias, column)`: a vector of each.
+
+    gammas, betas: local, (width,), accumulator dtype; those of an absent parameter stay as they are. offset: as in
+    `gamma_loader`.
+    """
+    load_gammas = gamma_loader(width, offset)
+
+    @cuda.jit(device=True)
+    def load_parameters(gammas, betas, weight, bias, column):
+        load_gammas(gammas, 0, weight, column)
         if bias is not None:
             load_vector_into(betas, 0, bias, column, width)
 
@@ -38,29 +54,22 @@ def parameter_loader(width: int, offset: float = 0.0) -> Any:
 
 @cache
 def row_parameter_loader(thread_map: ThreadMap, offset: float = 0.0) -> Any:
-    """Return the device function `load_all(gammas, betas, weight, bias, first)`: the thread's vectors of a whole row.
+    """Return the device function `load_all(gammas, betas, weight, bias, first, n2)`: the thread's vectors of a row.
 
     gammas, betas: local, (thread_map.elements,), accumulator dtype. first: the column of the thread's first element.
     """
     vectors, width, span, _ = thread_map.loop
-    filled = thread_map.filled
+    filled, load_gammas = thread_map.filled, gamma_loader(width, offset)
 
     @cuda.jit(device=True)
-    def load(target, array, first, shift):
-        if array is not None:
-            for v in range(vectors):
-                column = first + v * span
-                # a thread without a last vector loads the row's, and does not use it (`vector.row_loader`)
-                there = column if v < filled or column < array.shape[0] else array.shape[0] - width
-                load_vector_into(target, v * width, array, there, width)
-                if shift:
-                    for k in range(width):
-                        target[v * width + k] += cast(shift, target)
-
-    @cuda.jit(device=True)
-    def load_all(gammas, betas, weight, bias, first):
-        load(gammas, weight, first, offset)
-        load(betas, bias, first, 0.0)
+    def load_all(gammas, betas, weight, bias, first, n2):
+        for v in range(vectors):
+            column = first + v * span
+            # a thread without a last vector loads the row's, and does not use it (`vector.row_loader`)
+            there = column if v < filled or column < n2 else n2 - width
+            load_gammas(gammas, v * width, weight, there)
+            if bias is not None:
+                load_vector_into(betas, v * width, bias, there, width)
 
     return load_all
 

@@ -10,6 +10,7 @@ from draws import Case
 from examine import backward, examine_backward, examine_forward, forward, statistics
 
 from normlab.engine import use_gpu, using
+from normlab.host import replay
 from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem
@@ -60,6 +61,17 @@ def test_a_row_s_results_have_the_same_bits_in_every_batch(step, n2, dtype, rms)
     for n1 in (1, 3):
         got = forward(replace(case, x=case.x[:n1]), step)
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+
+
+@pytest.mark.parametrize("n2", [64, 130, 512, 1040, 4096])
+@pytest.mark.parametrize("rms", [False, True], ids=["layer", "rms"])
+def test_a_row_has_the_same_bits_whether_all_rows_find_room_at_once(n2, rms, monkeypatch):
+    """Then blocks have fewer rows, and their parameters come early."""
+    case, step = random_case(9, n2, BFLOAT16, rms), FORWARD[1]
+    want = results(case, step)
+    devices.plan_for(monkeypatch, multiprocessors=1, registers=1)
+    replay._cached.clear()
+    assert results(case, step) == want
 
 
 @backward_steps

@@ -11,7 +11,7 @@ from kernels.test_invariance import random_case, shifted
 from normlab.engine import cuda, float32, int32, launch, using
 from normlab.host.checks import step_of
 from normlab.kernels import Device, Problem
-from normlab.kernels.forward import layouts
+from normlab.kernels.forward import layouts, row_counts
 from normlab.sim import sanitize, trace
 from normlab.stages.shifted import ShiftedMap, shifted_row_loader
 from normlab.stages.vector import map_threads, shifts_alike
@@ -127,7 +127,7 @@ def test_nothing_is_found(rms, offset):
 
 def by_turns(monkeypatch):
     """Let eight blocks, one for each place where a row may begin, take all rows."""
-    monkeypatch.setattr(layouts, "shifted_grid", lambda layout, n1, device: 8)
+    monkeypatch.setattr(row_counts, "shifted_grid", lambda layout, n1, device: 8)
 
 
 @pytest.mark.parametrize("n2", [259, 1031])
@@ -160,12 +160,12 @@ def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():
     layout = layouts.shifted_rows_for(333, 2, 2, True, False).layout
     turns = {}
     for n1 in (1, 9, 1000, 10**5, 10**7):
-        grid = layouts.shifted_grid(layout, n1, device)
+        grid = row_counts.shifted_grid(layout, n1, device)
         assert grid % 8 == 0
         turns[n1] = -(-n1 // (grid * layout.rows))
         assert grid * layout.rows * turns[n1] >= n1
     assert turns[1] == turns[9] == turns[1000] == 1
-    assert turns[10**7] == layouts.SHIFTED_TURNS
+    assert turns[10**7] == row_counts.SHIFTED_TURNS
 
 
 def test_whole_vectors_are_moved():

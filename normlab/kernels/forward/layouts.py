@@ -53,7 +53,6 @@ SHIFTED_THREADS = 256  # per block, at least, to share staged parameters. 5,001 
 SHIFTED_REGISTERS = 44 * 1024  # of a multiprocessor, for what its threads hold of their rows; more would spill
 SHIFTED_RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
 SHIFTED_TURNS = 8  # rows that a row group takes, at most. LayerNorm, 5,001 columns: 0.71; one: 0.59; 32: 0.69 (H200)
-WAVES = 4  # of blocks, at least: with fewer the last ones would find the GPU half empty
 SHORTEST = 4  # lanes per row
 SHIFTED_WHY = (
     "rows that begin in the middle of a vector: 0.74 / 0.86 of a copy at 333 columns of bfloat16 (LayerNorm / RMSNorm) "
@@ -64,8 +63,8 @@ LEAST_THREADS = 128  # per block of rows that share a warp
 MOST_VECTORS = 5  # per lane of such rows; fewer on one or two lanes, which would read far apart
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
-OWN_REGISTERS = 24  # of a thread, beside those of its elements and their parameters
-MAX_REGISTERS = 255  # of a thread
+OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 14 to 16
+EARLY_REGISTERS = 64  # of a thread, at most, for early parameters of many rows: 1,024 threads have room for so many
 
 
 def rows_for(
@@ -95,34 +94,9 @@ def rows_for(
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
     resident = 1 if limit is None else max(1, limit // threads)
-    return Chosen(RegisterLayout(thread_map, rows, resident), chosen.why)
-
-
-def with_rows(layout: RegisterLayout, most: int, threads: int = WARP) -> RegisterLayout:
-    """Return the layout with half the rows per block, and again half, while it has `most` rows and so many threads."""
-    rows = layout.rows // 2
-    left = rows * layout.thread_map.threads
-    if layout.rows % 2 or rows < most or left < threads or left % WARP:
-        return layout
-    return with_rows(layout._replace(rows=rows), most, threads)
-
-
-def with_few_rows(layout: RegisterLayout, n1: int, arrays: int, device: Device) -> RegisterLayout:
-    """Return the layout for n1 rows, in which all multiprocessors have rows, and threads wait for memory once.
-
-    One block's 128 rows of 128 columns take 5.5 us, shared by four blocks 4.6 (RMSNorm of float16, H100). Parameters
-    that a thread loads after the sums, vector by vector, are a wait for each vector. If all blocks have room at once, a
-    thread loads them beside its elements: 500 rows of 768 columns of bfloat16 5.4 and 4.8 us, 256 of 5,120 7.5 and 6.7
-    us. If not, the GPU has fewer bytes on their way: 1,024 rows of 4,096 columns 9.2 and 10.1 us.
-
-    arrays: loaded beside x: the parameters, and a residual or a gate.
-    """
-    if n1 < layout.rows * device.multiprocessors:
-        layout = with_rows(layout, 1, LEAST_THREADS)
-    registers = OWN_REGISTERS + layout.thread_map.elements * (1 + arrays)
-    resident = device.registers // (registers * layout.thread_map.threads * layout.rows)
-    at_once = -(-n1 // layout.rows) <= resident * device.multiprocessors
-    return layout._replace(early=True, resident=1) if at_once and registers <= MAX_REGISTERS else layout
+    needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
+    early = chosen.early and not (beside or sampled) and needed <= EARLY_REGISTERS
+    return Chosen(RegisterLayout(thread_map, rows, resident, early=early), chosen.why)
 
 
 def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
@@ -161,14 +135,6 @@ def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: boo
         return None
     shifted = ShiftedMap(thread_map, max(0, n2 - 2 * width) // thread_map.span, input_bytes, parameter_bytes, alike)
     return Chosen(RegisterLayout(thread_map, rows, resident, shifted), SHIFTED_WHY)
-
-
-def shifted_grid(layout: RegisterLayout, n1: int, device: Device) -> int:
-    """Return the blocks for n1 rows that may begin anywhere; each takes rows that begin alike, turn after turn."""
-    period = layout.thread_map.width
-    blocks = -(-n1 // layout.rows)
-    turns = min(SHIFTED_TURNS, max(1, blocks // (device.multiprocessors * layout.resident * WAVES)))
-    return -(-n1 // (layout.rows * period * turns)) * period
 
 
 # Columns of rows that begin in the middle of a vector, by bytes of the widest element and whether the norm is RMSNorm.

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, int32, store
-from normlab.kernels.forward import layouts, short_rows, step_4_column_blocks
+from normlab.kernels.forward import layouts, row_counts, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
@@ -208,7 +208,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
                 load_row(values, words, x, row, first)
                 load_gates(gates, gate, row, first)
                 if early:
-                    load_parameters(gammas, betas, weight, bias, first)
+                    load_parameters(gammas, betas, weight, bias, first, n2)
                 add_residual(values, residual, new_residual, row, first)
                 if not after:
                     gate_row(values, gates, gate)
@@ -282,13 +282,13 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout, samples = chosen.layout, problem.weight.shape[0] if problem.sampled else 1
     if problem.sampled:
-        layout = layouts.with_rows(layout, n1 // samples)
+        layout = row_counts.with_rows(layout, n1 // samples)
     elif not layout.shifted:
-        arrays = problem.weight, problem.bias, problem.residual, problem.gate
-        layout = layouts.with_few_rows(layout, n1, sum(array is not None for array in arrays), device)
+        given = [array is not None for array in (problem.weight, problem.bias, problem.residual, problem.gate)]
+        layout = row_counts.for_rows(layout, n1, sum(given[:2]), sum(given[2:]), device)
     grid, shared = -(-n1 // layout.rows), 0
     if layout.shifted:
-        grid = layouts.shifted_grid(layout, n1, device)
+        grid = row_counts.shifted_grid(layout, n1, device)
         shared = ((problem.weight is not None) + (problem.bias is not None)) * layout.shifted.staged_bytes
     sampled = None
     if problem.sampled:

@@ -22,6 +22,8 @@ class Candidate(NamedTuple):
         vectors: vectors per thread if `threads` is None.
         resident_threads: the number of threads that a multiprocessor must have registers for, which limits the
             registers of each. None: the compiler takes as many registers as it likes.
+        early: are parameters loaded beside the elements, however many rows there are? With that a row waits for memory
+            once, but takes more registers (`layouts.EARLY_REGISTERS`).
     """
 
     columns_up_to: int
@@ -30,9 +32,11 @@ class Candidate(NamedTuple):
     threads: int | None = None
     vectors: int = 4
     resident_threads: int | None = None
+    early: bool = False
 
 
-# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy. A name says the bytes of the widest element:
+# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy; early on an H100, which is said as two numbers,
+# without and with it, at 2^27 elements in 16 bits and 2^25 in 32. A name says the bytes of the widest element:
 # HALVES 2 (float16, bfloat16), SINGLES 4. Rows of SHORT_… have at most one warp, and the same layouts in both norms.
 # fmt: off
 SHORT_HALVES = (  # eight elements a vector
@@ -67,16 +71,22 @@ SHORT_SINGLES = (  # four elements a vector
 # a multiprocessor holds, although that limits their registers. In 32 bits two vectors are mostly best for both norms.
 LAYER_HALVES = (
     *SHORT_HALVES,
-    Candidate(columns_up_to=768, threads=32, rows=8, why="1.01 of a copy at 768 columns; four rows: 1.00"),
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536,
-        why="1.00 of a copy at 1024 columns; four vectors, 16 rows: 0.99",
+        columns_up_to=768, threads=32, rows=8, resident_threads=1024, early=True,
+        why="1.01 of a copy at 768 columns; four rows: 1.00; early, which takes 16 elements per thread, 0.987 to 0.995 "
+            "at 512",
     ),
     Candidate(
-        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536,
-        why="1.00 of a copy at 2048 columns; four vectors, four rows: 0.99",
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1024, early=True,
+        why="1.00 of a copy at 1024 columns; four vectors, 16 rows: 0.99; early 0.992 to 1.005, four rows: 0.966",
     ),
-    Candidate(columns_up_to=4096, vectors=4, rows=2, why="1.00 of a copy at 4096 columns; two vectors: 0.97"),
+    Candidate(
+        columns_up_to=2048, vectors=2, rows=1, resident_threads=1024, early=True,
+        why="1.00 of a copy at 2048 columns; four vectors, four rows: 0.99; early 0.996 to 1.004, two rows: 0.965",
+    ),
+    Candidate(
+        columns_up_to=4096, vectors=4, rows=2, why="1.00 of a copy at 4096 columns; two vectors: 0.97; early: 0.92"
+    ),
     Candidate(
         columns_up_to=16384, vectors=4, rows=1,
         why="1.00 of a copy at 5120 and 8192 columns, 0.98 at 16384; two rows: 0.99, 0.97, 0.87; "
@@ -85,32 +95,46 @@ LAYER_HALVES = (
 )
 RMS_HALVES = (
     *SHORT_HALVES,
-    Candidate(columns_up_to=768, threads=32, rows=16, why="1.02 of a copy at 768 columns; eight rows: 1.01"),
-    Candidate(columns_up_to=1024, vectors=2, rows=4, why="1.01 of a copy at 1024 columns; four vectors: 1.00"),
     Candidate(
-        columns_up_to=2048, vectors=2, rows=2,
-        why="1.01 of a copy at 2048 columns; four vectors: four rows 1.00, eight 1.01",
+        columns_up_to=768, threads=32, rows=16, early=True,
+        why="1.02 of a copy at 768 columns; eight rows: 1.01; early 1.001 to 1.009 at 512, 1.016 to 1.019 at 768",
     ),
     Candidate(
-        columns_up_to=4096, vectors=2, rows=1,
-        why="1.01 of a copy at 4096 columns; four vectors: one row 1.00, four 1.01",
+        columns_up_to=1024, vectors=2, rows=4, early=True,
+        why="1.01 of a copy at 1024 columns; four vectors: 1.00; early 1.001 to 1.009, eight rows: 0.958",
+    ),
+    Candidate(
+        columns_up_to=2048, vectors=2, rows=2, early=True,
+        why="1.01 of a copy at 2048 columns; four vectors: four rows 1.00, eight 1.01; early as at 1024 and 4096",
+    ),
+    Candidate(
+        columns_up_to=4096, vectors=2, rows=1, early=True,
+        why="1.01 of a copy at 4096 columns; four vectors: one row 1.00, four 1.01; early 1.003 to 1.011, two rows: "
+            "0.958",
+    ),
+    Candidate(
+        columns_up_to=5120, vectors=2, rows=1, early=True,
+        why="1.01 of a copy at 5120 columns; four vectors: 1.00; early 0.998 to 1.007",
     ),
     Candidate(
         columns_up_to=8192, vectors=2, rows=1, resident_threads=2048,
-        why="1.01 of a copy at 5120 and 8192 columns; with more registers: 0.93, 0.98; four vectors: 1.00",
+        why="1.01 of a copy at 8192 columns; with more registers: 0.98; four vectors: 1.00; early: 0.954",
     ),
     Candidate(columns_up_to=16384, vectors=4, rows=1, why="1.00 of a copy at 16384 columns; two vectors: 0.99"),
 )
 LAYER_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2,
-        why="1.01 of a copy at 768 columns, 1.03 at 1024; one row: 1.00, 1.02",
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True,
+        why="1.01 of a copy at 768 columns, 1.03 at 1024; one row: 1.00, 1.02; early 1.005 to 1.009, 0.980 to 0.985",
     ),
     Candidate(columns_up_to=2048, vectors=4, rows=4, why="1.03 of a copy at 2048 columns; one row: 1.02"),
     Candidate(
-        columns_up_to=5120, vectors=2, rows=1,
-        why="1.03 of a copy at 4096 columns, 1.01 at 5120; four vectors: 1.02, 1.01",
+        columns_up_to=4096, vectors=2, rows=1, resident_threads=1536, early=True,
+        why="1.03 of a copy at 4096 columns; four vectors: 1.02; early 0.980 to 0.990",
+    ),
+    Candidate(
+        columns_up_to=5120, vectors=2, rows=1, why="1.01 of a copy at 5120 columns; four vectors: 1.01; early: 0.96"
     ),
     Candidate(
         columns_up_to=16384, threads=512, rows=1,
@@ -120,8 +144,9 @@ LAYER_SINGLES = (
 RMS_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=1024, vectors=2, rows=4,
-        why="1.03 of a copy at 768 columns, 1.02 at 1024; one row: 1.02, 1.02; eight rows: 1.03 at 1024",
+        columns_up_to=1024, vectors=2, rows=4, early=True,
+        why="1.03 of a copy at 768 columns, 1.02 at 1024; one row: 1.02, 1.02; eight rows: 1.03 at 1024; early 0.981 "
+            "to 0.990 at 1024",
     ),
     Candidate(columns_up_to=2048, vectors=2, rows=4, why="1.03 of a copy at 2048 columns; four vectors, one row: 1.03"),
     Candidate(
