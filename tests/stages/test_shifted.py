@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import devices
 import ml_dtypes
 import numpy as np
 import pytest
@@ -108,25 +109,37 @@ def test_no_element_beside_the_output_is_written(offset):
         np.testing.assert_array_equal(output, forward(replace(case, eps=0.01), STEP)[0])
 
 
-@pytest.mark.parametrize(("rms", "offset"), [(False, 0), (True, 0), (True, 3)])
-def test_nothing_is_found(rms, offset):
-    """Also nothing that is read before the matrix, where its first row begins in the middle of a vector."""
-    case = random_case(9, 333, BFLOAT16, rms)
-    case = replace(case, x=shifted(case.x, offset))
-    found = []
+def watch(case):
+    """Run the step's kernel in the sanitizer, which must find nothing."""
+    found, rows = [], len(case.x)
 
     def watched(kernel, grid, block, *args, shared_bytes=0):
         found.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
 
-    statistics = np.empty((2, 9), np.float32)
-    mean = None if rms else statistics[0]
+    statistics = np.empty((2, rows), np.float32)
+    mean = None if case.rms else statistics[0]
     STEP.run(watched, case.x, case.weight, case.bias, np.float32(0.01), np.empty_like(case.x), mean, statistics[1])
     assert len(found) == 1
     assert not found[0].findings
 
 
+@pytest.mark.parametrize(("rms", "offset"), [(False, 0), (True, 0), (True, 3)])
+def test_nothing_is_found(rms, offset, monkeypatch):
+    """Also nothing that is read before the matrix, where its first row begins in the middle of a vector."""
+    devices.plan_for(monkeypatch, multiprocessors=1)  # else the rows are few
+    case = random_case(9, 333, BFLOAT16, rms)
+    watch(replace(case, x=shifted(case.x, offset)))
+
+
+@pytest.mark.parametrize("n2", [333, 1031])
+def test_nothing_is_found_in_few_rows(n2):
+    """Parameters are staged while the rows are on their way, of part of a warp and of two warps."""
+    watch(random_case(9, n2, BFLOAT16))
+
+
 def by_turns(monkeypatch):
-    """Let eight blocks, one for each place where a row may begin, take all rows."""
+    """Let eight blocks, one for each place where a row may begin, take all rows, as if they were many."""
+    devices.plan_for(monkeypatch, multiprocessors=1)
     monkeypatch.setattr(row_counts, "shifted_grid", lambda layout, n1, device: 8)
 
 
@@ -144,15 +157,7 @@ def test_rows_by_turns_have_the_same_bits(n2, monkeypatch):
 def test_nothing_is_found_in_rows_by_turns(monkeypatch):
     """A row's sums are read while another warp has written those of the next."""
     by_turns(monkeypatch)
-    case, found = random_case(36, 1031, BFLOAT16), []  # the blocks take 32 rows a turn
-
-    def watched(kernel, grid, block, *args, shared_bytes=0):
-        found.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
-
-    statistics = np.empty((2, 36), np.float32)
-    STEP.run(watched, case.x, case.weight, case.bias, np.float32(0.01), np.empty_like(case.x), *statistics)
-    assert len(found) == 1
-    assert not found[0].findings
+    watch(random_case(36, 1031, BFLOAT16))  # the blocks take 32 rows a turn
 
 
 def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():

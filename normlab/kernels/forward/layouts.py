@@ -17,8 +17,8 @@ class RegisterLayout(NamedTuple):
     """What the kernel of step 6 is built for: rows that a block's registers hold.
 
     thread_map: the thread map of one row. rows: rows per block. resident: how many blocks a multiprocessor must have
-    registers for, at least. shifted: None if every row begins and ends between two vectors. early: does each thread
-    load its parameters beside its elements, before the sums?
+    registers for, at least. shifted: None if every row begins and ends between two vectors. early: do the
+    parameters come beside the rows, before the sums?
     """
 
     thread_map: ThreadMap
@@ -42,7 +42,8 @@ class RegisterLayout(NamedTuple):
                 f"all rows of a block begin alike: it shifts the parameters once, for up to {SHIFTED_TURNS} turns"
             )
         if self.early:
-            said.append("few blocks: each thread loads its parameters beside its elements, and keeps them in registers")
+            kept = "the block's shared memory" if self.shifted else "registers"
+            said.append(f"the parameters come to {kept} beside the rows: one wait for both")
         return said
 
 

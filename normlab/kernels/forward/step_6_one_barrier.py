@@ -179,9 +179,16 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         residual_adder(thread_map, dtype),
         row_gater(thread_map, dtype, extras.gate_map),
     )
-    load_parameters, parameters_held = row_parameter_loader(thread_map, extras.offset), elements if early else 1
+    load_parameters, parameters_held = (
+        row_parameter_loader(thread_map, extras.offset),
+        elements if early and not anywhere else 1,
+    )
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     halves = 2 if anywhere else 1  # of the exchange buffer
+    stage_beside = anywhere and early
+    barrier = (
+        anywhere and warps == 1
+    )  # of staged parameters; rows of several warps have the exchange's, which comes next
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, residual, gate, weight, bias, eps, factor, new_residual, output, mean, invvar):
@@ -196,9 +203,10 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
         top, end, step, limit = rows_of(output, weight)  # of the block's first row group
         phase = 0
-        stage(weight, bias, output, top)
-        if anywhere:
-            cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
+        if not stage_beside:
+            stage(weight, bias, output, top)
+            if barrier:
+                cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
         while top < end:
             row = top + group * apart
             live = row < limit  # false in the last block's spare warps, which must still reach the barrier
@@ -209,11 +217,15 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
             if live:
                 load_row(values, words, x, row, first)
                 load_gates(gates, gate, row, first)
-                if early:
+                if early and not anywhere:
                     load_parameters(gammas, betas, weight, bias, first, n2)
                 add_residual(values, residual, new_residual, row, first)
                 if not after:
                     gate_row(values, gates, gate)
+            if stage_beside:  # while the row is on its way: one wait for both
+                stage(weight, bias, output, top)
+                if barrier:
+                    cuda.syncthreads()
 
             # First pass, over registers: the mean and then the squares of this warp's own values.
             center = cast(0, exchange)
@@ -285,7 +297,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     layout, samples = chosen.layout, problem.weight.shape[0] if problem.sampled else 1
     if problem.sampled:
         layout = row_counts.with_rows(layout, n1 // samples)
-    elif not layout.shifted:
+    else:
         given = [array is not None for array in (problem.weight, problem.bias, problem.residual, problem.gate)]
         layout = row_counts.for_rows(layout, n1, sum(given[:2]), sum(given[2:]), device)
     grid, shared = -(-n1 // layout.rows), 0
