@@ -1,7 +1,6 @@
 """Draw the cost model beside what was measured, and tabulate its constants and its errors, for docs/speed/model.md."""
 
 import io
-from functools import cache
 from math import exp
 from typing import Any
 
@@ -55,19 +54,6 @@ def errors() -> tuple[list[str], list[list[str]], set[str]]:
         gpu = record(name)["gpu"].split()[1]
         rows.append([said, gpu, str(len(found)), *(f"{exp(error):.2f}" for error in predicted.median_and_tail(found))])
     return ["what", "GPU", "plans", "half", "nine of ten"], rows, {"what", "GPU"}
-
-
-@cache
-def odd_in_clusters() -> list[tuple[float, str]]:
-    """Return measured / predicted of the drawn backwards of odd rows in clusters, and in words; the worst last."""
-    found = []
-    for one in predicted.timed(record("cost_h200")):
-        if one.row["direction"] == "backward" and one.row["n2"] % 2 and one.plan.work[0].cluster > 1:
-            cost = predict(one.plan, one.operands, one.device)
-            assert cost
-            took = f"take {one.us:.0f} us instead of {cost.microseconds:.0f}"
-            found.append((one.us / cost.microseconds, f"{one.row['n1']:,} rows of {one.row['n2']:,} columns, {took}"))
-    return sorted(found)
 
 
 def predicted_fraction(direction: str, norm: str, n2: int, device: Device) -> float:

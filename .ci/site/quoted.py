@@ -9,10 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from math import ceil
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-import cost_model
 
 from normlab import oracle
 from normlab.bench import records
@@ -190,8 +187,6 @@ QUOTED: dict[str, Callable[[], str]] = {
     "block order slower": lambda: slower("block_order", "double_buffer"),
     "second step of the forward": lambda: times("forward", "block_tree", "thread_per_row"),
     "uncounted bytes": uncounted,
-    "odd backwards in clusters": lambda: f"{median(ratio for ratio, _ in cost_model.odd_in_clusters()):.1f}",
-    "worst prediction": lambda: cost_model.odd_in_clusters()[-1][1],
     "step by formulas": lambda: f"{llama('True formulas')['ratio']:.2f}",
     "step by operators": lambda: f"{llama('exact fused')['ratio']:.2f}",
     "milliseconds of operators": by_operators,

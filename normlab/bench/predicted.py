@@ -10,7 +10,8 @@ from normlab.bench.contenders import OURS, RECOMPUTED
 from normlab.kernels import BEST, LADDERS, Device, Plan, Problem
 from normlab.kernels.cost import FITTED, Constants, predict
 
-TILES_FROM = "2026-11-26T11:30"  # forwards of short rows in earlier records were other kernels
+# In earlier records forwards of short rows, and backwards of rows that begin within a vector, were other kernels.
+TILES_FROM, EDGES_FROM = "2026-11-26T11:30", "2026-11-26T15:30"
 SAVED = {OURS: "input", RECOMPUTED: "output"}
 
 
@@ -38,12 +39,19 @@ def timed(record: dict[str, Any]) -> list[Timed]:
                 asked = {key: row[key] for key in ("direction", "norm", "n1", "n2", "dtype")}
                 operands = Problem(**asked, saved=saved).described()
                 plan = plan_of(operands, row["direction"], device)
-                if plan.step == "short_rows" and row["direction"] == "forward" and record["date"] < TILES_FROM:
+                if record["date"] < _kernels_from(plan, row["direction"]):
                     continue
                 cost = predict(plan, operands, device)
                 if cost is not None and cost.in_flight is not None:
                     found.append(Timed(row, plan, operands, device, row["contenders"][name]["median_us"]))
     return found
+
+
+def _kernels_from(plan: Plan, direction: str) -> str:
+    """Return the date from which on records are of a plan's kernels."""
+    if direction == "forward":
+        return TILES_FROM if plan.step == "short_rows" else ""
+    return EDGES_FROM if getattr(plan.layout, "alignments", 1) > 1 else ""
 
 
 def device_of(record: dict[str, Any]) -> Device:

@@ -90,7 +90,7 @@ def timed(name, part):
 @pytest.mark.parametrize(("name", "part"), [("cost_h200", "held out"), ("sweep_h100", None)])
 def test_half_of_the_plans_and_nine_of_ten_are_as_near_to_the_records_as_the_model_says(name, part):
     found = predicted.errors(timed(name, part))
-    assert len(found) > 80
+    assert len(found) > 70
     half, most = (exp(error) for error in predicted.median_and_tail(found))
     assert half <= HALF
     assert most <= MOST

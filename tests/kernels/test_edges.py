@@ -58,20 +58,44 @@ def test_odd_rows_without_parameters_are_right(parameters, memory_efficient):
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])
-@pytest.mark.parametrize("n2", [259, 333])
-def test_few_clusters_take_all_rows_of_an_alignment(n2, memory_efficient, monkeypatch):
-    """Turn after turn, with a prefetch and without; grad_input has the bits that it has by many clusters."""
+@pytest.mark.parametrize(("n2", "clusters"), [(259, 1), (333, 1), (259, 5), (333, 3), (333, 16)])
+def test_few_clusters_take_all_rows_of_all_alignments(n2, clusters, memory_efficient, monkeypatch):
+    """Turn after turn, with a prefetch and without; grad_input has the bits that it has by many clusters.
+
+    Of 3 clusters two begin within an alignment's rows; of 5, one ends with an alignment; 16 are two for each.
+    """
     case = random_case(60, n2, BFLOAT16)
     row = Candidate(columns_up_to=512, rows=2, stages=3, why="a test", vectors=1, prefetch=int(n2 == 333))
     monkeypatch.setattr(layouts, "first_for", lambda *how: (row,))
     with using("simulator"), monkeypatch.context() as patch:
         patch.setattr(final_sums, "sums_of", lambda *how: ())
         want = results(case, STEP, memory_efficient)[0]
-    few_stay(monkeypatch)
+    few_stay(monkeypatch, clusters)
     with using("simulator"):  # `few_stay` hands out host memory
         examine_backward(case, None, STEP, memory_efficient)
         monkeypatch.setattr(final_sums, "sums_of", lambda *how: ())
         assert results(case, STEP, memory_efficient)[0] == want
+
+
+def test_lines_of_sums_are_written_to_their_ends(monkeypatch):
+    """Also behind the last column, because the second kernel reads whole vectors."""
+    devices.many_rows(monkeypatch)
+    lines = []
+
+    class Empty:
+        @staticmethod
+        def empty(shape, dtype):
+            lines.append(np.full(shape, np.nan, dtype))
+            return lines[-1]
+
+    case, mean = random_case(11, 333, BFLOAT16), np.zeros(11, np.float32)
+    gradients = np.empty_like(case.x), np.empty_like(case.weight), np.empty_like(case.bias)
+    with using("simulator"):
+        STEP.run(launch, Empty, BackwardProblem(
+            case.grad_output, case.x, mean, mean + 1, case.weight, case.bias, np.float32(1), False, False, *gradients
+        ))  # fmt: skip
+    assert [line.shape[1] for line in lines] == [336, 336]
+    assert np.isfinite(lines).all()
 
 
 @pytest.mark.parametrize("n1", [1, 3, 8, 20])

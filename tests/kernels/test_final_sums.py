@@ -62,7 +62,7 @@ def hold(parts, got):
 
 
 @pytest.mark.parametrize("dtype", list(ROUNDING), ids=lambda dtype: dtype.__name__)
-@pytest.mark.parametrize("rows", [1, 2, 8, 9, 15, 16, 17, 33, 67])
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, 15, 16, 17, 24, 25, 33, 67])
 @pytest.mark.parametrize(("n2", "offset"), [(1, 0), (37, 0), (40, 1), (1030, 0), (1100, 0)])
 def test_sums_are_within_their_bound(rows, n2, offset, dtype):
     weight, grad_weight = drawn(rows, n2, dtype, offset)

@@ -5,9 +5,9 @@ import itertools
 import devices
 import pytest
 
-from normlab.kernels import Device, Problem, add_norm
+from normlab.kernels import LADDERS, Device, Problem, add_norm
 from normlab.kernels.backward import layouts as backward_layouts
-from normlab.kernels.backward.first_tables import EDGES, GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED
+from normlab.kernels.backward.first_tables import GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED, edges_for
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward.tables import NARROW, SLICES, TABLES
@@ -18,7 +18,8 @@ HALVES_AND_SINGLES = ((2, 2), (2, 4), (4, 4))
 
 def test_every_row_has_a_reason():
     backward = (table_for(*sizes, kind) for sizes in HALVES_AND_SINGLES for kind in backward_layouts.KINDS)
-    first = EDGES, GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED
+    first = [GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED]
+    first += [edges_for(size, kind) for size in (2, 4) for kind in backward_layouts.KINDS]
     for row in itertools.chain(*TABLES.values(), *SLICES.values(), NARROW, *first, *backward):
         assert len(row.why) > 20
         assert row.vectors >= 1
@@ -34,6 +35,27 @@ def test_norms_of_sums_are_laid_out_by_every_row_of_their_table(table, rms):
             problem = Problem("backward", norm, 8192, n2, "bfloat16", saved=saved, residual=True)
             plan = add_norm.BACKWARD.plan(problem, Device.named("h100"))
             assert (plan.why, plan.layout.rows, plan.layout.stages) == (row.why, row.rows, row.stages), n2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("saved", ["input", "output"])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_odd_rows_are_laid_out_by_every_row_of_their_table(norm, saved, dtype):
+    """On an H100, at the row's last column: their stages fit, or fewer of them without a prefetch."""
+    step = next(step for step in LADDERS["backward"] if step.name == "pipelined")
+    kind = next(
+        kind
+        for kind in backward_layouts.KINDS
+        if kind.memory_efficient == (saved == "output") and kind.biased == (norm == "layer")
+    )
+    for row in edges_for(2 if dtype == "bfloat16" else 4, kind):
+        if row.columns_up_to <= 384:
+            continue  # where `short_rows` is asked first
+        problem = Problem("backward", norm, 8192, row.columns_up_to - 15, dtype, saved=saved)  # it touches 7 more
+        plan = step.plan(problem, Device.named("h100"))
+        assert row.why in plan.why
+        found = plan.layout.rows, plan.layout.stages, plan.layout.prefetch
+        assert found in ((row.rows, row.stages, row.prefetch), (1, 2, 0)), row
 
 
 @pytest.mark.parametrize(("itemsize", "rms"), TABLES)

@@ -39,7 +39,7 @@ THREADS = 256  # per block of the first kernel
 IN_FLIGHT = 8  # vectors per thread
 LEAST_COLUMNS, MOST_LANES = 8, 8  # columns per block at least, threads beside each other in a row at most
 BLOCKS = 64  # per parameter, where that leaves a block more columns than the least
-FEW_ROWS = 16  # up to so many rows the second kernel adds up
+FEW_ROWS = 24  # up to so many rows the second kernel adds up
 FEW_THREADS = 128  # per block of the second kernel
 FEW_IN_FLIGHT = 8  # rows that a thread of the second kernel loads before it adds
 # The error bounds of sums over rows assume a GPU of this size; on fewer multiprocessors each adds up more rows.
@@ -89,8 +89,8 @@ def build(dtype: Any, width: int, columns: int) -> Any:
     def backward_final_sums(part_weight, part_bias, grad_weight, grad_bias):
         """Write the sum of part_weight's rows to grad_weight, and of part_bias's to grad_bias.
 
-        part_…: (rows, n2), accumulator dtype; grad_…: (n2,); both arrays of a parameter may be None. Blocks with
-        y = 0 take the weight and those with y = 1 the bias; if only one of them is given, every block takes it.
+        part_…: (rows, n2 or more), accumulator dtype; grad_…: (n2,); both arrays of a parameter may be None. Blocks
+        with y = 0 take the weight and those with y = 1 the bias; if only one of them is given, every block takes it.
         """
         # First each thread's share of its columns.
         sums = cuda.shared.array((warps, columns), dtype)
@@ -132,10 +132,11 @@ def build(dtype: Any, width: int, columns: int) -> Any:
 
 
 @cache
-def few_columns_sums(dtype: Any, width: int) -> Any:
+def few_columns_sums(dtype: Any, width: int, together: int) -> Any:
     """Return the device function `add_up(partials, gradient, column)`, with which one thread adds up whole columns.
 
-    It writes the sums of columns `column` to `column + width - 1` of `partials`, (rows, n2), to `gradient`, (n2,).
+    It writes the sums of columns `column` to `column + width - 1` of `partials`, (rows, n2 or more), to `gradient`,
+    (n2,), `together` elements at once.
     """
     values_in_flight = FEW_IN_FLIGHT * width
 
@@ -155,19 +156,21 @@ def few_columns_sums(dtype: Any, width: int) -> Any:
             for ahead in range(FEW_IN_FLIGHT):
                 for k in range(width):
                     sums[k] += values[ahead * width + k]
-        store_vector_from(gradient, column, sums, 0, width)
+        for k in range(0, width, together):
+            if together == width or column + k < gradient.shape[0]:
+                store_vector_from(gradient, column + k, sums, k, together)
 
     return add_up
 
 
 @cache
-def build_few(dtype: Any, width: int) -> Any:
-    """Return the kernel for few rows. width: columns per thread."""
-    add_up = few_columns_sums(dtype, width)
+def build_few(dtype: Any, width: int, together: int) -> Any:
+    """Return the kernel for few rows. width: columns per thread. together: columns per store."""
+    add_up = few_columns_sums(dtype, width, together)
 
     @cuda.jit(launch_bounds=(FEW_THREADS, 1))
     def backward_few_final_sums(part_weight, part_bias, grad_weight, grad_bias):
-        """Do what `backward_final_sums` does; n2 and all addresses are multiples of `width` elements."""
+        """Do what `backward_final_sums` does; n2 and the gradients' addresses are multiples of `together` elements."""
         column = (cuda.blockIdx.x * FEW_THREADS + cuda.threadIdx.x) * width
         is_weight = part_weight is not None and (part_bias is None or cuda.blockIdx.y == 0)
         grid_dependency_sync()  # all partial sums are written before a thread loads one
@@ -191,11 +194,20 @@ def terms(rows: int) -> int:
     return max(FEW_ROWS, -(-rows // (THREADS // MOST_LANES)) + 2 + THREADS // WARP)
 
 
-def partial_sums_for(problem: BackwardProblem, rows: int) -> tuple[Scratch, ...]:
-    """Return the memory for the partial sums of weight and bias, (rows, n2) each, where a gradient is wanted."""
-    _, n2 = problem.shape
+def partial_sums_for(problem: BackwardProblem, rows: int, padded: bool = False) -> tuple[Scratch, ...]:
+    """Return the memory for the partial sums of weight and bias where a gradient is wanted: (rows, n2) each.
+
+    padded: a row has so many more columns that the next one begins with a vector of 16 bytes, which must be written.
+    """
+    shape = rows, _row_of_sums(problem, padded)
     wanted = ("part_weight", problem.weight), ("part_bias", problem.bias)
-    return tuple(Scratch(name, (rows, n2), problem.invvar.dtype) for name, given in wanted if given is not None)
+    return tuple(Scratch(name, shape, problem.invvar.dtype) for name, given in wanted if given is not None)
+
+
+def _row_of_sums(problem: BackwardProblem, padded: bool) -> int:
+    """Return how many columns a row of partial sums has."""
+    n2, full = problem.shape[1], BYTES // problem.invvar.dtype.itemsize
+    return -(-n2 // full) * full if padded else n2
 
 
 def absent_partial_sums(problem: BackwardProblem) -> tuple[tuple[str, None], ...]:
@@ -204,25 +216,26 @@ def absent_partial_sums(problem: BackwardProblem) -> tuple[tuple[str, None], ...
     return tuple((name, None) for name, given in wanted if given is None)
 
 
-def sums_of(problem: BackwardProblem, rows: int) -> tuple[Work, ...]:
+def sums_of(problem: BackwardProblem, rows: int, padded: bool = False) -> tuple[Work, ...]:
     """Return the kernel that adds up `rows` rows of partial sums; nothing if there is neither weight nor bias.
 
-    With parameters per sample, a row has the partial sums of all samples one after another.
+    With parameters per sample, a row has the partial sums of all samples one after another. padded: as above.
     """
     parameters = [parameter for parameter in (problem.weight, problem.bias) if parameter is not None]
     if not parameters:
         return ()
-    n2 = problem.shape[1] * problem.samples
+    n2 = _row_of_sums(problem, padded) * problem.samples
     arguments: tuple[str | View, ...] = ARGUMENTS
     if problem.sampled:
         shapes = (rows, n2), (rows, n2), (n2,), (n2,)
         arguments = tuple(map(View, ARGUMENTS, shapes))
-    dtype = accumulator(problem.invvar)
+    dtype, full = accumulator(problem.invvar), BYTES // problem.invvar.dtype.itemsize
     if rows <= FEW_ROWS:
-        width = min(BYTES // problem.invvar.dtype.itemsize, widest(n2, *problem.gradients))  # scratch is aligned
+        together = min(full, widest(problem.shape[1] * problem.samples, *problem.gradients))
+        width = full if padded else together  # scratch is aligned
         grid = -(-n2 // (width * FEW_THREADS)), len(parameters)
-        return (Work(build_few, (dtype, width), grid, (FEW_THREADS, 1), arguments),)
-    width = gcd(n2, BYTES // problem.invvar.dtype.itemsize)  # scratch is aligned; gradients are stored one by one
+        return (Work(build_few, (dtype, width, together), grid, (FEW_THREADS, 1), arguments),)
+    width = gcd(n2, full)  # scratch is aligned; gradients are stored one by one
     columns = columns_for(n2, width)
     return (Work(build, (dtype, width, columns), (-(-n2 // columns), len(parameters)), THREADS, arguments),)
 

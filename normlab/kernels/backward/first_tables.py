@@ -89,7 +89,9 @@ SAMPLED = (
         why="0.86 of a copy at 1152 columns; 128 threads, of which a half has one vector: 0.74",
     ),
 )
-EDGES = (  # rows that begin in the middle of a vector
+# Rows that begin in the middle of a vector, as measured at 2^26 elements on an H100, as LayerNorm / RMSNorm. "Before":
+# laid out as aligned rows are, with threads without columns where rows are a little longer than a power of two.
+SHORT_EDGES = (
     Candidate(
         columns_up_to=128, threads=16, rows=32, stages=3,
         why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
@@ -111,6 +113,112 @@ EDGES = (  # rows that begin in the middle of a vector
         why="0.90 / 0.89 of a copy at 2047 columns (LayerNorm / RMSNorm); two rows, prefetch: 0.63 / 0.66; on an H100",
     ),
 )
+MIDDLE_EDGES = Candidate(
+    columns_up_to=6144, vectors=3, rows=2, stages=3,
+    why="0.90 of a copy at 5001 columns (RMSNorm), from the output 0.86 / 0.88; four vectors, prefetch of 1: 0.85, "
+        "0.83 / 0.83",
+)
+# Clusters of as few blocks as hold a row, where three quarters of what blocks could hold are enough.
+EDGES_OF_CLUSTERS = tuple(
+    Candidate(
+        columns_from=first, columns_up_to=last, columns_a_block=12288, vectors=3, rows=1, stages=4, prefetch=1,
+        why="0.82 of a copy at 16855 columns (LayerNorm), 0.68 at 65535, 0.51 at 131071; before 0.72, 0.48, 0.38",
+    )
+    for first, last in ((16385, 24576), (65537, 81920), (131073, 196608))
+)
+EDGES_SAVED_WITH_BIAS = (
+    *SHORT_EDGES,
+    Candidate(
+        columns_up_to=5120, vectors=4, rows=3, stages=3,
+        why="0.90 of a copy at 5001 columns (LayerNorm); two rows: 0.86, with a prefetch of 1 0.83",
+    ),
+    Candidate(
+        columns_up_to=8192, vectors=4, rows=2, stages=3,
+        why="0.86 of a copy at 6501 columns (LayerNorm); prefetch of 1: 0.82",
+    ),
+    Candidate(
+        columns_from=8193, columns_up_to=10240, columns_a_block=5120, vectors=4, rows=3, stages=3, prefetch=1,
+        why="0.85 of a copy at 9001 columns (LayerNorm); before 0.80",
+    ),
+    *EDGES_OF_CLUSTERS,
+    Candidate(
+        columns_from=81921, columns_up_to=131072, columns_a_block=16384, vectors=4, rows=1, stages=3,
+        why="0.76 of a copy at 91707 columns (LayerNorm), 0.70 at 120001; twice as many blocks: 0.64, 0.67",
+    ),
+)
+EDGES_RECOMPUTED_WITH_BIAS = (*SHORT_EDGES, MIDDLE_EDGES._replace(columns_from=4097), *EDGES_OF_CLUSTERS)
+
+
+PAIRS_OF_ROWS = (
+    *(
+        Candidate(
+            columns_from=first, columns_up_to=last, columns_a_block=10240, vectors=4, rows=2, stages=2,
+            why="0.91 of a copy at 16855 columns, from the output 0.86 (RMSNorm), 0.78, 0.77 at 65535; before 0.71, "
+                "0.65, 0.47, 0.47",
+        )
+        for first, last in ((16385, 20480), (32769, 40960), (65537, 81920), (131073, 163840))
+    ),
+    EDGES_OF_CLUSTERS[0],
+)
+
+
+def edges_without_bias(
+    stages: int, prefetch: int, middle: tuple[Candidate, ...], longest: tuple[tuple[int, int], ...]
+) -> tuple[Candidate, ...]:
+    """Return the table of rows without a bias.
+
+    stages, prefetch: where blocks have 8192 columns or 16384. middle: the rows that differ between dtypes. longest:
+    where blocks have 16384.
+    """
+    return (
+        *SHORT_EDGES,
+        MIDDLE_EDGES,
+        Candidate(
+            columns_from=8193, columns_up_to=10240, columns_a_block=5120, vectors=4, rows=3, stages=3,
+            why="0.90 of a copy at 9001 columns, from the output 0.89 (RMSNorm); before 0.79, 0.73",
+        ),
+        Candidate(
+            columns_from=10241, columns_up_to=16384, columns_a_block=8192, threads=256, rows=2, stages=stages,
+            prefetch=prefetch,
+            why="0.91 of a copy at 11581 columns, from the output 0.92 (RMSNorm); twice as many blocks: 0.85, 0.82",
+        ),
+        *middle,
+        *(
+            Candidate(
+                columns_from=first, columns_up_to=last, columns_a_block=16384, vectors=4, rows=1, stages=stages,
+                prefetch=prefetch,
+                why="0.82 of a copy at 120001 columns, from the output 0.81 (RMSNorm), 0.72 at 200001; before 0.78, "
+                    "0.79, 0.58",
+            )
+            for first, last in longest
+        ),
+    )
+
+
+EDGES_SAVED = edges_without_bias(3, 1, PAIRS_OF_ROWS, ((81921, 131072), (163841, 245760)))
+EDGES_RECOMPUTED = edges_without_bias(2, 0, PAIRS_OF_ROWS, ((81921, 131072),))
+EDGES_RECOMPUTED_FLOAT16 = edges_without_bias(2, 0, EDGES_OF_CLUSTERS, ((81921, 131072),))  # pairs of rows spilled
+EDGES_OF_SINGLES = (  # the widest element has 32 bits
+    Candidate(
+        columns_from=385, columns_up_to=768, threads=64, rows=8, stages=2,
+        why="0.93 of a copy at 533 columns (LayerNorm), from the output 0.92; four rows, prefetch of 1: 0.82, 0.84",
+    ),
+    Candidate(
+        columns_from=8193, columns_up_to=9216, columns_a_block=4096, vectors=3, rows=3, stages=3, prefetch=1,
+        why="0.89 / 0.92 of a copy at 8191 columns; two rows of 256 threads: 0.82 / 0.86",
+    ),
+    Candidate(
+        columns_from=16385, columns_up_to=20480, columns_a_block=8192, vectors=4, rows=2, stages=2,
+        why="0.89 / 0.88 of a copy at 16855 columns, from the output 0.88 / 0.88; before 0.82 / 0.82, 0.80 / 0.82",
+    ),
+)
+EDGES_OF_LONG_SINGLES = tuple(
+    Candidate(
+        columns_from=first, columns_up_to=last, columns_a_block=9216, vectors=6, rows=1, stages=2,
+        why="0.83 / 0.85 of a copy at 65535 columns, 0.70 / 0.84 at 131071; before 0.71 / 0.75, 0.52 / 0.63",
+    )
+    for first, last in ((65537, 73728), (131073, 147456))
+)
 # fmt: on
 
 
@@ -119,10 +227,10 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
 
     widest: bytes per element of the widest array. third: rows have a third array. alignments: as in the layout.
     """
+    if alignments > 1:
+        return edges_for(widest, kind)
     if widest != 2:
         return ()
-    if alignments > 1:
-        return EDGES
     if kind.gating is not None:
         return GATED
     if kind.sampled:
@@ -130,3 +238,15 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
     if third:
         return SUMMED_RECOMPUTED if kind.memory_efficient else SUMMED
     return ()
+
+
+def edges_for(widest: int, kind: Kind) -> tuple[Candidate, ...]:
+    """Return the candidates of rows that begin in the middle of a vector."""
+    recomputed = kind.memory_efficient
+    if widest == 4:  # gamma, 1 / gamma and beta leave no room for two stages of such rows
+        return EDGES_OF_SINGLES if recomputed and kind.biased else EDGES_OF_SINGLES + EDGES_OF_LONG_SINGLES
+    if kind.biased:
+        return EDGES_RECOMPUTED_WITH_BIAS if recomputed else EDGES_SAVED_WITH_BIAS
+    if recomputed:
+        return EDGES_RECOMPUTED_FLOAT16 if kind.float16 else EDGES_RECOMPUTED
+    return EDGES_SAVED

@@ -16,11 +16,10 @@ What changed since step 2:
 - A cluster divides a long row among its blocks. Its barrier has two halves: arrive, second pass, wait.
 - Parameters lie in shared memory (`parameters`). Recomputing divides grad_weight's sums by gamma once, at the end.
 - Few rows have blocks of their own for the columns (`beside`). Short rows come as tiles (`short_rows`).
-- A cluster takes odd rows of one alignment, by whole vectors (`edges`). Rows too long for one are cut (`split_rows`).
+- A cluster takes odd rows by whole vectors, alignment after alignment (`edges`). Longer rows are cut (`split_rows`).
 - A residual's gradient, or a gate, comes through the same stages (`gated`).
 """
 
-import itertools
 from dataclasses import replace
 from functools import cache
 
@@ -50,7 +49,6 @@ MOST_EACH = 7  # clusters for each alignment, if they are more than find a place
 BUSY = 0.9  # of the multiprocessors, on average, is enough where clusters have samples of their own
 FEW_ROWS = {True: 1024, False: 768}  # at most, with and without a bias: RMSNorm 1,024 x 256 takes 5.3 us, else 4.8
 FEW_BYTES = 2**23  # of a matrix, at most: LayerNorm 512 x 16,384 of float32 takes 55 us, else 35
-FEW_BYTES_OF_ENDS = 2**24  # of clusters of one alignment: RMSNorm 48 x 174,705 of bfloat16 takes 56 us, else 136
 FEW_THREADS = ((64, 128), (512, 256), (1024, 512))  # most rows, threads per block at least
 FEW_WHY = (
     "so few rows have blocks of their own for the columns' sums, and no second kernel: 128 rows of 7,168 columns take "
@@ -70,10 +68,11 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     third_bytes = 0 if third is None else third.dtype.itemsize
     if third_bytes not in (0, problem.saved.dtype.itemsize):
         return Refusal("a third array lies in stages of the saved array's elements, and has others")
-    full, alignments, chosen = BYTES // max(sizes), alignments_for(n2, sizes), None
+    full, chosen = BYTES // max(sizes), None
+    alignments = alignments_for(n2, sizes, problem.bias is not None)
     alone = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does none of these
     if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
-        kind = kind_of(problem, full, together=1)
+        kind = kind_of(problem, full, together=1, anywhere=True)
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
@@ -87,8 +86,10 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     options = accumulator(problem.invvar), layout, kind
     values = (("factor", np.float32(1 / n2)), *final_sums.absent_partial_sums(problem))
 
+    padded = layout.alignments > 1
+
     def planned(work: tuple[Work, ...], columns: Chains, parts: int, why: str = chosen.why) -> Plan:
-        scratch = final_sums.partial_sums_for(problem, parts) if parts else ()
+        scratch = final_sums.partial_sums_for(problem, parts, padded) if parts else ()
         return Plan(
             "pipelined", work, why, row_chains_of(layout), columns, scratch=scratch, values=values, layout=layout
         )
@@ -107,14 +108,14 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
             resident = min(resident, device.multiprocessors)
         samples = problem.samples
         each = clusters_for(layout, n1 // samples, resident, samples)
-        clusters = each * samples
-        work = _work(options, clusters * layout.blocks, layout.blocks, PARTIAL_SUMS)
-        sums = final_sums.sums_of(problem, each) if clusters > 1 else ()
-        return planned((work, *sums), column_chains_of(n1 // samples, layout, each, each), clusters)
+        lines = lines_of(layout, n1 // samples, each)
+        work = _work(options, each * samples * layout.blocks, layout.blocks, PARTIAL_SUMS)
+        sums = final_sums.sums_of(problem, lines, padded) if lines * samples > 1 else ()
+        return planned((work, *sums), column_chains_of(n1 // samples, layout, each, lines), lines * samples)
 
     return PersistentPlan(
         _work(options, layout.blocks, layout.blocks, PARTIAL_SUMS),
-        final_sums.partial_sums_for(problem, 1),
+        final_sums.partial_sums_for(problem, 1, padded),
         values,
         persistent,
     )
@@ -136,21 +137,32 @@ def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
 
 
 def clusters_for(layout: PipelineLayout, n1: int, resident: int, samples: int = 1) -> int:
-    """Return how many clusters take n1 rows of each sample, as many for each alignment.
+    """Return how many clusters take n1 rows of each sample: as many for each alignment, if that leaves few out.
 
     resident: how many clusters the GPU holds at a time, of all samples together.
     """
-    kinds = layout.alignments * samples  # one of the two is 1
-    most = -(-n1 // (layout.alignments * layout.rows))  # for an alignment: more would have no rows
-    each = resident // kinds
-    if 8 * each * kinds < 7 * resident:
-        # An H100 holds 15 clusters of eight blocks. One for each of 8 alignments leaves half of it idle; seven for each
-        # take four rounds.
-        rounds = {more: -(-more * kinds // resident) for more in range(1, MOST_EACH + 1)}
+    alignments = layout.alignments  # 1 if there are several samples
+    most = -(-n1 // (alignments * layout.rows))  # for an alignment: more would have no rows
+    if n1 < alignments:
+        return n1
+    each = resident // (alignments * samples)
+    enough = 8 * each * alignments * samples >= 7 * resident
+    if samples > 1 and not enough:
         # Of samples a few idle multiprocessors are better than further partial sums.
-        enough = resident if samples == 1 else BUSY * resident
-        each = max(rounds, key=lambda more: (min(enough, more * kinds / rounds[more]), -more))
-    return min(n1, layout.alignments) * min(most, each)
+        rounds = {more: -(-more * samples // resident) for more in range(1, MOST_EACH + 1)}
+        each = max(rounds, key=lambda more: (min(BUSY * resident, more * samples / rounds[more]), -more))
+    elif not enough:
+        # An H100 holds 15 clusters of eight blocks, and one for each of 8 alignments would leave half of it idle. They
+        # share the alignments instead (`prologue`), with 22 lines of sums. 7 for each, in four rounds, had 56, and rows
+        # of 50,257 bfloat16 took 302 us (LayerNorm) instead of 187.
+        return min(resident, most * alignments)
+    return alignments * min(most, each)
+
+
+def lines_of(layout: PipelineLayout, n1: int, clusters: int) -> int:
+    """Return how many lines of partial sums clusters leave: one for each alignment of each cluster."""
+    alike = n1 < layout.alignments or clusters % layout.alignments == 0
+    return clusters if alike else clusters + layout.alignments - 1
 
 
 def row_chains_of(layout: PipelineLayout) -> Chains:
@@ -159,8 +171,9 @@ def row_chains_of(layout: PipelineLayout) -> Chains:
 
 
 def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int) -> Chains:
-    """Return the chains over n1 rows, done by so many clusters, that leave up to so many rows of partial sums."""
-    rows = -(-n1 // (layout.rows * max(clusters, layout.alignments)))
+    """Return the chains over n1 rows, done by so many clusters, that leave up to so many lines of partial sums."""
+    turns = -(-n1 // (layout.rows * layout.alignments))  # of an alignment's rows, if one cluster took all of them
+    rows = min(turns, -(-turns * layout.alignments // max(clusters, 1)))
     return Chains(rows + layout.rows + final_sums.terms(parts) + 1, 2)
 
 
@@ -170,11 +183,10 @@ def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Dev
         return False
     # A multiprocessor that holds two such blocks works on one while the other waits. Where it holds one block, aligned
     # rows gain nothing on average (0.84 to 1.15 times as fast). Odd rows do, on an H100: 15 rows of 91,707 bfloat16,
-    # recomputed, take 24 us instead of 55. But 160 rows of 50,257 take 141 instead of 105.
-    odd, held = layout.alignments > 1, beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
-    two = 2 * held <= device.shared_bytes
-    most = FEW_BYTES_OF_ENDS if two and odd and layout.blocks > 1 else FEW_BYTES
-    return n1 * row_bytes <= most and (two or (odd and held <= device.shared_bytes))
+    # recomputed, take 24 us instead of 43. But 50 such rows take 60 instead of 52, and 48 of 174,705 122 instead of 48.
+    held = beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
+    fits = held <= device.shared_bytes if layout.alignments > 1 else 2 * held <= device.shared_bytes
+    return fits and n1 * row_bytes <= FEW_BYTES
 
 
 def few_rows_layout(layout: PipelineLayout, n1: int) -> PipelineLayout:
@@ -188,14 +200,14 @@ def _layouts(n2: int) -> list[PipelineLayout]:
     """Return every layout that some dtype or alignment can lead to at this n2; the error bound must cover the worst."""
     found = []
     for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2)):
-        full, alignments = BYTES // max(sizes), alignments_for(n2, sizes)
-        ways = [(width, 1) for width in (1, 2, 4, 8) if n2 % width == 0 and width <= full]
-        if alignments > 1:
-            ways.append((full, alignments))
-        for (width, several), kind in itertools.product(ways, KINDS):
-            chosen = layout_for(n2, width, sizes, kind, H200, several)
-            if chosen is not None and chosen.layout not in found:
-                found.append(chosen.layout)
+        full = BYTES // max(sizes)
+        for kind in KINDS:
+            alignments = alignments_for(n2, sizes, kind.biased)
+            ways = [(width, 1) for width in (1, 2, 4, 8) if n2 % width == 0 and width <= full]
+            for width, several in [*ways, *[(full, alignments)] * (alignments > 1)]:
+                chosen = layout_for(n2, width, sizes, kind, H200, several)
+                if chosen is not None and chosen.layout not in found:
+                    found.append(chosen.layout)
     return found
 
 
@@ -217,7 +229,7 @@ def _column_chains(n1: int, n2: int) -> Chains:
     for layout in _layouts(n2):
         clusters = final_sums.CLUSTERED_PROCESSORS // layout.blocks
         fewest, most = (clusters_for(layout, n1, resident) for resident in (clusters, 8 * clusters))  # on any GPU
-        own.append(column_chains_of(n1, layout, fewest, most))
+        own.append(column_chains_of(n1, layout, fewest, lines_of(layout, n1, most)))
         if n1 <= FEW_ROWS[True]:
             own.append(beside.chains_of(few_rows_layout(layout, n1), n1, n2))
     if _may_be_split(n2):

@@ -23,9 +23,9 @@ from normlab.engine import (
     wait_copies,
 )
 from normlab.kernels.backward.pipelined.kind import Kind
-from normlab.kernels.backward.pipelined.layout import PipelineLayout
+from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES, PipelineLayout
 from normlab.kernels.backward.pipelined.parameters import readers
-from normlab.stages.vector import WARP
+from normlab.stages.vector import BYTES, WARP
 
 MANY_GROUPS = 8  # row groups per block from which all threads add up: the first group's few would add for 3 us
 
@@ -75,15 +75,17 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
     _, load_clamped, _, _ = readers(layout, kind)
     by_all, add_up = rows >= MANY_GROUPS, groups_adder(layout)
     first = 0 if by_all else 1  # the first row group that leaves its sums
-    apart = sums_apart(layout)
-    write_sums = writer(layout, kind)
+    apart, anywhere = sums_apart(layout), layout.alignments > 1
+    line_at = (rows - first) * apart  # where a line of the block's sums lies, after those of the row groups
+    write_sums, write_line = writer(kind, width), line_writer(layout)
 
     @cuda.jit(device=True)
     def finish(shared, mine, operands, memory, share, gradient, partials):
         totals = cuda.local.array(width, dtype)
         gammas = cuda.local.array(width, dtype)
-        if rows > 1:
+        if rows > 1 or anywhere:
             cuda.syncthreads()  # all threads have read this memory: pipeline stages, or the other gradient's sums
+        if rows > 1:
             if share.group >= first:
                 for k in range(elements):  # a warp's threads write to different banks
                     shared[(share.group - first) * apart + k * threads + share.thread] = mine[k]
@@ -109,7 +111,13 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
                         load_clamped(gammas, memory.parameters, v, share.offset, operands.weight, operands.eps)
                     for k in range(width):
                         totals[k] = mine[v * width + k] / gammas[k] if divide else mine[v * width + k]
-                    write_sums(totals, gradient, partials, share.cluster, column)
+                    if anywhere:
+                        store_vector_from(shared, line_at + share.offset + v * span, totals, 0, width)
+                    else:
+                        write_sums(totals, gradient, partials, share.line, column)
+        if anywhere:
+            cuda.syncthreads()  # the line is in shared memory before its neighbours' threads store it
+            write_line(shared, line_at, gradient, partials, share)
 
     return finish
 
@@ -141,27 +149,49 @@ def groups_adder(layout: PipelineLayout) -> Any:
 
 
 @cache
-def writer(layout: PipelineLayout, kind: Kind) -> Any:
-    """Return the device function `write_sums(totals, gradient, partials, cluster, column)`.
+def writer(kind: Kind, width: int) -> Any:
+    """Return the device function `write_sums(totals, gradient, partials, line, column)`.
 
-    It stores a vector of a cluster's sums in the cluster's row of `partials`, or in `gradient` if there is one cluster.
+    It stores a vector of a cluster's sums in a line of `partials`, or in `gradient` if there is one line.
     """
-    width, together, anywhere = layout.thread_map.width, kind.together, layout.alignments > 1
+    together = kind.together
 
     @cuda.jit(device=True)
-    def write_sums(totals, gradient, partials, cluster, column):
-        several = partials.shape[0] > 1
-        if anywhere:  # once per kernel: element by element
-            for k in range(width):
-                if 0 <= column + k < gradient.shape[0]:
-                    if several:
-                        store(partials, (cluster, column + k), totals[k])
-                    else:
-                        store(gradient, column + k, totals[k])
-        elif several:
-            store_vector_from(partials, (cluster, column), totals, 0, width)
+    def write_sums(totals, gradient, partials, line, column):
+        if partials.shape[0] > 1:
+            store_vector_from(partials, (line, column), totals, 0, width)
         else:  # the gradient may allow narrower stores than the rows: `together` elements
             for k in range(0, width, together):
                 store_vector_from(gradient, column + k, totals, k, together)
 
     return write_sums
+
+
+@cache
+def line_writer(layout: PipelineLayout) -> Any:
+    """Return the device function `write_line(shared, at, gradient, partials, share)`, for rows that begin anywhere.
+
+    It stores the block's sums, which begin at shared[at], where `write_sums` would: neighbouring threads neighbouring
+    columns, because no vector of them begins with a vector of memory. Behind the last column it stores zeros, up to
+    where the next row of `partials` begins.
+    """
+    columns, threads, padding = layout.thread_map.columns, layout.threads, BYTES // ACCUMULATOR_BYTES
+
+    @cuda.jit(device=True)
+    def write_line(shared, at, gradient, partials, share):
+        several = partials.shape[0] > 1
+        place = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+        while place < columns + padding:
+            column = share.first - share.offset + place
+            if column >= gradient.shape[0]:
+                if several and column < partials.shape[1]:
+                    store(partials, (share.line, column), 0)
+            elif column >= 0 and place < columns:
+                total = load(shared, at + place)
+                if several:
+                    store(partials, (share.line, column), total)
+                else:
+                    store(gradient, column, total)
+            place += threads
+
+    return write_line

@@ -29,12 +29,12 @@ def fetcher(layout: PipelineLayout) -> Any:
     grads_at, most = layout.grads_at, layout.thread_map.columns + layout.thread_map.width
 
     @cuda.jit(device=True)
-    def fetch(operands, memory, row, at, first):
+    def fetch(operands, memory, row, at, share):
         n1, n2 = operands.saved.shape
         saved, grad_output = flat(operands.saved), flat(operands.grad_output)
-        if row < n1:
-            begin = row * n2 + first
-            left = int32(n2 - first)
+        if row < share.end:
+            begin = row * n2 + share.first
+            left = int32(n2 - share.first)
             room = int32(min(n1 * n2 - begin, most))  # elements up to the matrix's end, as many as matter
             for v in range(vectors):
                 if v * span < left and v * span + width <= room:  # else `trim` loads the elements that there are

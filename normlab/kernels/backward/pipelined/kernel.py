@@ -32,12 +32,30 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
     weight_sums, bias_sums = (elements if wanted else 1 for wanted in kind.sums)
     collected, kept_values = exchange_of(layout, kind).partials, gated.kept_values(layout, kind)
     samples_of, operands_of, gradients_of = samplers(layout, kind)
-    share_of, fetch_first_rows = sharer(layout, kind.sampled), beginner(layout, kind)
+    (alignments_of, share_of), fetch_first_rows = sharer(layout, kind.sampled), beginner(layout, kind)
     fetch_parameters, keep_parameters = keepers(layout, kind, dtype)
     take_rows = (turns_ahead if layout.prefetch else turns_at_once)(layout, kind, dtype)
     add_up_columns = epilogue(layout, kind, dtype)
     resident = resident_of(layout) if kind.beside else gated.resident(layout, kind)
+    anywhere = layout.alignments > 1
     is_beside, sum_columns, (row_blocks, _) = kind.beside, column_summer(layout, kind, dtype), counters(layout)
+
+    @cuda.jit(device=True)
+    def take_share(operands, memory, row_sums, share, sums, partials, gradients):
+        """Take the cluster's rows, all of the same alignment. row_sums stays an argument by itself, see below."""
+        for k in range(weight_sums):
+            sums.weight[k] = cast(0, memory.exchange)
+        for k in range(bias_sums):
+            sums.bias[k] = cast(0, memory.exchange)
+        # Fetch the parameters and the first rows; the rows travel while the parameters are widened.
+        fetch_parameters(operands, memory, share)
+        row = fetch_first_rows(operands, memory, share)
+        rare = keep_parameters(operands, memory, share)
+        cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
+        # First pass, exchange and second pass, row after row.
+        take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
+        # Epilogue: the columns' sums, in the memory of the pipeline stages.
+        add_up_columns(operands, memory, share, sums, gradients)
 
     @cuda.jit(launch_bounds=(layout.threads, resident))
     def backward_pipelined(
@@ -55,10 +73,6 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
         kept = cuda.local.array(kept_values, dtype)
         sums_weight = cuda.local.array(weight_sums, dtype)
         sums_bias = cuda.local.array(bias_sums, dtype)
-        for k in range(weight_sums):
-            sums_weight[k] = cast(0, exchange)
-        for k in range(bias_sums):
-            sums_bias[k] = cast(0, exchange)
         for k in range(collected):
             partials[k] = cast(0, exchange)
         whole = Operands(
@@ -70,21 +84,19 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
         samples, operands = samples_of(whole), operands_of(whole)
         memory = Memory(saved_stages, grad_stages, parameters, exchange, kept)
         sums = Sums(sums_weight, sums_bias)
-        share = share_of(saved.shape[1], samples)
+        gradients = gradients_of(Gradients(grad_weight, grad_bias, part_weight, part_bias), samples)
 
-        # Fetch the parameters and the first rows; the rows travel while the parameters are widened.
-        fetch_parameters(operands, memory, share)
-        row = fetch_first_rows(operands, memory, share)
-        rare = keep_parameters(operands, memory, share)
-        cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
-
-        # First pass, exchange and second pass, row after row.
         # row_sums (of the exact mode, else None) stays an argument. `Kind` does not say whether it is None, and the
         # compiler drops a branch `row_sums is not None` only for an argument, not for a tuple's member.
-        take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
-
-        # Epilogue: the columns' sums, in the memory of the pipeline stages.
-        gradients = gradients_of(Gradients(grad_weight, grad_bias, part_weight, part_bias), samples)
-        add_up_columns(operands, memory, share, sums, gradients)
+        if anywhere:
+            alignment, last = alignments_of(grad_input.shape)
+            while alignment <= last:
+                share = share_of(grad_input.shape, samples, alignment)
+                take_share(operands, memory, row_sums, share, sums, partials, gradients)
+                cuda.syncthreads()  # the columns' sums are stored before the next alignment's rows come in their place
+                alignment += 1
+        else:
+            share = share_of(operands.grad_input.shape, samples, 0)
+            take_share(operands, memory, row_sums, share, sums, partials, gradients)
 
     return backward_pipelined

@@ -55,16 +55,18 @@ class Kind(NamedTuple):
         return ACCUMULATOR_BYTES * self.parameters
 
 
-def kind_of(problem: Any, width: int, together: int) -> Kind:
+def kind_of(problem: Any, width: int, together: int, anywhere: bool = False) -> Kind:
     """Return the kind of a backward problem.
 
-    width: elements of a row that one instruction moves. together: as in `Kind`.
+    width: elements of a row that one instruction moves. together: as in `Kind`. anywhere: rows begin in the middle of
+    a vector, so that parameters are moved one by one.
     """
     weight, bias = problem.weight, problem.bias
     float16 = problem.memory_efficient and problem.saved.dtype == np.float16
     kind = Kind(problem.rms, problem.memory_efficient, weight is not None, bias is not None, False, together, float16)
-    # Narrow parameters are copied 16 bytes at once, as they are; others are loaded, widened and stored.
+    # Narrow parameters are moved as they are, 16 bytes at once if rows allow it; others are loaded, widened and stored.
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
-    narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and width == together == NARROW_WIDTH
+    moved = width == NARROW_WIDTH and (anywhere or together == width)
+    narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and moved
     beside = {name: getattr(problem, name) for name in ("offset", "row_map", "gating", "gate_map")}
     return kind._replace(narrow=narrow, sampled=problem.sampled, **beside)

@@ -57,13 +57,14 @@ class Share(NamedTuple):
     group: Any  # the row group's index in the block
     offset: Any  # the thread's first column, counted from the block's slice of the row
     first: Any  # the same column, counted from the row's beginning; below 0 if the row begins within the vector
-    cluster: Any  # the cluster's index in the grid
+    line: Any  # of the partial sums, in which the cluster's sums go: its index in the grid, or see `prologue`
     top: Any  # the row of row group 0 in the first turn; row group k has row top + k * `PipelineLayout.alignments`
     stride: Any  # rows from one turn to the next
+    end: Any  # the number of rows, or a row before which the cluster ends
 
 
 class Row(NamedTuple):
-    """The row that a row group works on. Its number may be n1 or more: the row group then has no row in this turn."""
+    """The row that a row group works on. Its number may be `Share.end` or more: then there is no row in this turn."""
 
     number: Any
     at: Any  # the offset of the thread's first element of the row in the pipeline stages of either array

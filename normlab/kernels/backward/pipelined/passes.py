@@ -25,10 +25,10 @@ MOST_UNROLLED = 384  # threads per block up to which registers allow all vectors
 
 @cache
 def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
-    """Return the device function `fetch(operands, memory, row, at, first)`.
+    """Return the device function `fetch(operands, memory, row, at, share)`.
 
-    It starts the copies of the thread's share of row `row`, or none if row >= n1. at: the share's offset in the
-    pipeline stages. first: its first column.
+    It starts the copies of the thread's share of row `row`, or none if row >= share.end. at: the share's offset in the
+    pipeline stages.
     """
     thread_map, grads_at, thirds_at = layout.thread_map, layout.grads_at, layout.thirds_at
     vectors, width, span, _ = thread_map.loop
@@ -37,12 +37,12 @@ def fetcher(layout: PipelineLayout, kind: Kind) -> Any:
     place_of, gate_place_of = place_finder(kind.row_map), place_finder(kind.gate_map)
 
     @cuda.jit(device=True)
-    def fetch(operands, memory, row, at, first):
-        n1, n2 = operands.grad_input.shape
-        if row < n1:
+    def fetch(operands, memory, row, at, share):
+        n2 = operands.grad_input.shape[1]
+        if row < share.end:
             place = place_of(row)
             for v in range(vectors):
-                column = first + v * span
+                column = share.first + v * span
                 if v < filled or column < n2:  # the same columns as in both passes: each thread reads its own copies
                     copy_async(memory.saved_stages, at + v * span, operands.saved, (place, column), width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, operands.grad_output, (row, column), width)
@@ -72,7 +72,7 @@ def first_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     def pass_1(operands, memory, share, row, rare, sums):
         sum_gx = cast(0, memory.exchange)
         sum_g = cast(0, memory.exchange)
-        if row.number < operands.grad_input.shape[0]:
+        if row.number < share.end:
             sum_gx, sum_g = add_up_share(operands, memory, share, row, rare, sums)
         # The shuffles stand outside of the condition: all lanes take part, also those of row groups without a row.
         sum_gx = sum_of_lanes(sum_gx)
@@ -201,8 +201,11 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     vectors, memory_efficient, gating = layout.thread_map.vectors, kind.memory_efficient, kind.gating is not None
     # Unrolling saves 16-bit rows an eighth of the instructions: 689 instead of 788 at n2 = 4096.
     at_once = 1  # vectors per turn of the loop
-    if layout.saved_bytes == 2:  # with a row per row group and 64 registers four vectors spilled
-        at_once = vectors if layout.threads <= MOST_UNROLLED and not layout.once else 2 - vectors % 2
+    if layout.saved_bytes == 2:
+        if layout.threads <= MOST_UNROLLED and not layout.once:
+            at_once = vectors
+        elif layout.alignments == 1 or not memory_efficient:  # else two spilled at 31,255 columns of float16
+            at_once = 2 - vectors % 2  # with a row per row group and 64 registers four spilled
     storer = vector_storer if kind.gating is None else gated.vector_storer
     several_vectors = repeated(storer(layout, kind, dtype), at_once)
 

@@ -3,26 +3,35 @@
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cluster_rank, commit_copies, cuda, load
+from normlab.engine import cast, cluster_rank, commit_copies, cuda, int32, load, uint32
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.pipelined.operands import Row, Share
 from normlab.kernels.backward.pipelined.passes import fetcher
 
+RESTART = 2  # turns that a cluster could do while it stores one alignment's sums and fetches the next one's first rows
+
 
 @cache
-def sharer(layout: PipelineLayout, sampled: bool) -> Any:
-    """Return the device function `share_of(n2, samples) -> Share`: what this thread works on.
+def sharer(layout: PipelineLayout, sampled: bool) -> tuple[Any, Any]:
+    """Return the device functions that say what this thread works on.
 
-    sampled: rows are those of the cluster's sample (`samples`).
+        alignments_of(shape) -> (first, last)               see `alignments_finder`
+        share_of(shape, samples, alignment) -> Share
+
+    shape: (n1, n2). sampled: rows are those of the cluster's sample (`samples`).
     """
     rows, blocks, columns, width = layout.rows, layout.blocks, layout.thread_map.columns, layout.thread_map.width
-    alignments = layout.alignments
+    alignments, prefetch, (alignments_of, run_of) = layout.alignments, layout.prefetch, alignments_finder(layout)
 
     @cuda.jit(device=True)
-    def share_of(n2, samples):
+    def share_of(shape, samples, alignment):
         # The block is (threads, row groups): a thread finds its row group without a division.
+        n1, n2 = shape
         thread = cuda.threadIdx.x
+        group = 0
+        if rows > 1 or alignments == 1 or prefetch:  # else 0 saves three registers: LayerNorm from the output spilled
+            group = cuda.threadIdx.y
         start = 0  # the first column of this block's slice
         cluster = cuda.blockIdx.x
         clusters = cuda.gridDim.x
@@ -37,14 +46,72 @@ def sharer(layout: PipelineLayout, sampled: bool) -> Any:
             clusters //= samples
         top = turn * rows
         stride = clusters * rows
-        if alignments > 1:  # clusters take the alignments in turn, and each takes every `alignments`-th row
-            alignment = cluster % alignments
-            top = cluster // alignments * rows * alignments + alignment
-            stride = (clusters + alignments - 1) // alignments * rows * alignments
+        end = n1
+        if alignments > 1:
+            top, stride, end, cluster = run_of(n1, cluster, clusters, alignment)
             start -= alignment * n2 % width  # its rows begin so many elements after the beginning of a vector
-        return Share(thread, thread >> 5, cuda.threadIdx.y, offset, start + offset, cluster, top, stride)
+        return Share(thread, thread >> 5, group, offset, start + offset, cluster, top, stride, end)
 
-    return share_of
+    return alignments_of, share_of
+
+
+@cache
+def alignments_finder(layout: PipelineLayout) -> tuple[Any, Any]:
+    """Return the device functions that deal the rows of all alignments to the clusters.
+
+        alignments_of(shape) -> (first, last)               the alignments that this cluster takes, one after another
+        run_of(n1, cluster, clusters, alignment) -> (top, stride, end, line)        `Share`'s members
+
+    If as many clusters are there for each alignment, they take the alignments in turn. Otherwise each takes as many of
+    all turns as the others: first come those of alignment 0, then those of alignment 1, …
+
+        alignment     0 0 0 0 0 1 1 1 1 1 2 2 2 2 2 3 3 3 3 3
+        cluster       0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2
+        line of sums  0 0 0 0 0 1 1 2 2 2 3 3 3 3 4 5 5 5 5 5
+    """
+    rows, blocks, alignments, once = layout.rows, layout.blocks, layout.alignments, layout.once
+    together = rows * alignments  # rows from one turn of an alignment to its next
+
+    @cuda.jit(device=True)
+    def one(shape):
+        return 0, 0
+
+    @cuda.jit(device=True)
+    def turns_of(n1):
+        """Return how many turns an alignment counts as; of 32 bits, because divisions of 64 take 600 instructions."""
+        return uint32((n1 + together - 1) // together + RESTART)
+
+    @cuda.jit(device=True)
+    def begin_of(cluster, clusters, turns):
+        """Return which turn of all is the cluster's first; turns: of each alignment."""
+        every = uint32(turns * alignments)
+        each = uint32(every // uint32(clusters))
+        return uint32(cluster * each + min(cluster, every - each * clusters))
+
+    @cuda.jit(device=True)
+    def alignments_of(shape):
+        n1, _ = shape
+        cluster = cuda.blockIdx.x // blocks
+        clusters = cuda.gridDim.x // blocks
+        if once or n1 < alignments or clusters % alignments == 0:
+            return cluster % alignments, cluster % alignments
+        turns = turns_of(n1)
+        first = int32(begin_of(cluster, clusters, turns) // turns)
+        # The next cluster's first, even if nothing of it is left for this one: no line of sums is left out.
+        last = min(int32(begin_of(cluster + 1, clusters, turns) // turns), alignments - 1)
+        return first, last
+
+    @cuda.jit(device=True)
+    def run_of(n1, cluster, clusters, alignment):
+        if once or n1 < alignments or clusters % alignments == 0:
+            top = cluster // alignments * together + alignment
+            return top, (clusters + alignments - 1) // alignments * together, n1, cluster
+        turns = turns_of(n1)
+        begin = max(int32(begin_of(cluster, clusters, turns)) - alignment * int32(turns), 0)
+        end = min(int32(begin_of(cluster + 1, clusters, turns)) - alignment * int32(turns), int32(turns))
+        return begin * together + alignment, together, min(end * together + alignment, n1), cluster + alignment
+
+    return alignments_of if alignments > 1 else one, run_of
 
 
 @cache
@@ -83,7 +150,7 @@ def beginner(layout: PipelineLayout, kind: Kind) -> Any:
         row = share.top + share.group * alignments
         for stage in range(prefetched):
             at = (stage * rows + share.group) * columns + share.offset
-            fetch(operands, memory, row + stage * share.stride, at, share.first)
+            fetch(operands, memory, row + stage * share.stride, at, share)
             commit_copies()  # after the last row an empty group: the waits count groups
         # after the copies, which take longer: these loads wait beside them
         center, scale = load_statistics(operands, row)

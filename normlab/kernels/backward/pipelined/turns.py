@@ -5,7 +5,7 @@
                  pass to arrive, and the row stays in its pipeline stage meanwhile. One turn more than there are rows.
 
 Either way all row groups take as many turns as the first one, because in a cluster their warps meet at one barrier. A
-row group whose row number is n1 or more goes through its turn without a row.
+row group whose row number is `Share.end` or more goes through its turn without a row.
 
 A row's copies are one group. A turn waits for all groups except the latest `PipelineLayout.in_flight`, so it commits a
 group even if it has started no copy.
@@ -53,18 +53,18 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
-        n1 = operands.grad_input.shape[0]
+        end = share.end
         top = share.top  # the row of the block's first row group
         slot = 0  # the pipeline stage of this row
         phase = 0  # the half of the exchange buffer for this row
-        while top < n1:
+        while top < end:
             # The offset is made anew in each turn: carried from turn to turn it took two registers more in float32 at
             # n2 = 2048, and four with a prefetch of 1 in bfloat16 at n2 = 8192.
             row = Row(row.number, (slot * rows + share.group) * columns + share.offset, row.center, row.scale)
             # Fetch ahead into the stage of the previous row, which is free. With one stage, fetch this row into it.
             free = stages - 1 if slot == 0 else slot - 1
             ahead = row.number + prefetched * share.stride
-            fetch(operands, memory, ahead, (free * rows + share.group) * columns + share.offset, share.first)
+            fetch(operands, memory, ahead, (free * rows + share.group) * columns + share.offset, share)
             commit_copies()
             # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
             next_center, next_scale = load_statistics(operands, row.number + share.stride)
@@ -86,7 +86,7 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
             mean_gx, mean_g = means(partials, correction, operands.mean_factor)
 
             # Second pass: grad_input.
-            if row.number < n1:
+            if row.number < end:
                 if share.first <= 0:  # before the second pass, in which row_sums then takes no registers
                     leave_means(row_sums, row.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, row, rare, mean_gx, mean_g)
@@ -108,20 +108,20 @@ def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
-        n1 = operands.grad_input.shape[0]
+        end = share.end
         top = share.top
         slot = 0
         phase = 0
-        last = Row(n1, row.at, row.center, row.scale)  # the previous row. Number n1: the first turn has none
+        last = Row(end, row.at, row.center, row.scale)  # the previous row. Number `end`: the first turn has none
         sum_gx = cast(0, operands.invvar)
         sum_g = cast(0, operands.invvar)
-        while top < n1 + share.stride:
+        while top < end + share.stride:
             # The offset is made anew in each turn, as in `turns_at_once`.
             row = Row(row.number, (slot * rows + share.group) * columns + share.offset, row.center, row.scale)
             # The previous row's sums: their loads are in flight during the first pass.
             if alone:
                 keep_sums(partials, sum_gx, sum_g)
-            elif last.number < n1:  # not in the first turn, before which no sums were written
+            elif last.number < end:  # not in the first turn, before which no sums were written
                 read_sums(partials, memory, share, phase)
             # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
             next_center, next_scale = load_statistics(operands, row.number + share.stride)
@@ -139,12 +139,12 @@ def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 arrive(share)
 
             # Second pass: grad_input of the previous row.
-            if last.number < n1:
+            if last.number < end:
                 if share.first <= 0:  # before the second pass, in which row_sums then takes no registers
                     leave_means(row_sums, last.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, last, rare, mean_gx, mean_g)
                 # Fetch ahead into the stage that this thread has just read for the last time.
-                fetch(operands, memory, last.number + prefetched * share.stride, last.at, share.first)
+                fetch(operands, memory, last.number + prefetched * share.stride, last.at, share)
                 commit_copies()
             if not alone:
                 wait(share)  # this row's sums are written before the next turn reads them
