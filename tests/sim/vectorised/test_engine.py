@@ -1,5 +1,6 @@
 """The vectorised engine runs what it can prove equal to the scheduler, and leaves everything else as it was."""
 
+import inspect
 import math
 
 import numpy as np
@@ -10,8 +11,9 @@ from sim.vectorised.engines import VECTORISED, agree, outcomes
 
 from normlab.engine import cut_into, flat, load_bits, load_words_if, rounded, shift_of, widen_into
 from normlab.sim import SimulationError, simulate
+from normlab.sim.language import rewrite
 from normlab.sim.machine.launch import FEWEST_THREADS
-from normlab.sim.vectorised import engine, races
+from normlab.sim.vectorised import calls, engine, races
 
 FULL = 0xFFFFFFFF
 
@@ -461,3 +463,14 @@ def test_numba_s_random_numbers_are_drawn_in_all_lanes():
     (said, first), (_, second) = outcomes(drawn, (2, 32), states, np.zeros((64, 3), np.float32))
     assert said == VECTORISED
     assert first == second
+
+
+def test_every_function_of_all_lanes_takes_what_its_twin_takes():
+    """After the frame. Another number of arguments would leave every launch that calls it to the scheduler."""
+    checked = []
+    for original, twin, of_launch in rewrite._twins.values():
+        if id(twin) in calls.TWINS:
+            taken = list(inspect.signature(twin).parameters)[of_launch:]
+            inspect.signature(calls.TWINS[id(twin)]).bind("frame", *taken)
+            checked.append(original)
+    assert {shift_of, widen_into} <= set(checked)
