@@ -256,12 +256,14 @@ class Launch:
         `uninitialized`: arrays among the arguments that count as never written. `engine`: one of ENGINES.
         """
         why_not = self._not_worth_trying(engine)
-        if why_not is not None or self.cluster > 1:
-            return why_not or "`sanitize` has more rules for clusters"
+        if why_not is not None:
+            return why_not
         adopted = adopt_arguments(self.function, arguments)
         cuda, body = self._rewritten()
         insist = engine == "vectorised"
-        return first_engines[0](body, adopted, cuda, self.function, 1, insist, None, self._reordered, uninitialized)
+        return first_engines[0](
+            body, adopted, cuda, self.function, self.cluster, insist, None, self._reordered, uninitialized
+        )
 
     @property
     def _reordered(self) -> bool:

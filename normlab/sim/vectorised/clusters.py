@@ -61,7 +61,7 @@ def wait(frame: Frame) -> None:
         machine.launch.told += 1
     machine.rounds.barrier(ids, machine.block_of[ids] // machine.launch.cluster, CLUSTER_PASSES)
     machine.meet("cluster", ids)
-    machine.arrived[ids] = False
+    machine.arrived[ids], machine.waited[ids] = False, True
 
 
 def sync(frame: Frame) -> None:
@@ -92,6 +92,8 @@ def _place_in(frame: Frame, array: Any, index: Any, owner: Any, operation: str) 
     other = numbers_of(owner, frame.width, np.dtype(np.int64))
     if other.min() < 0 or other.max() >= machine.launch.cluster:
         raise NotVectorisedError("there is no such block in the cluster")
+    if machine.launch.proof is not None and not machine.waited[frame.lanes.ids].all():
+        raise NotVectorisedError("of an access to a block that may not have begun")
     blocks = machine.block_of[frame.lanes.ids].astype(np.int64)
     first = blocks - blocks % machine.launch.cluster
     if not np.bincount(machine.block_of[machine.alive], minlength=machine.blocks)[first + other].all():

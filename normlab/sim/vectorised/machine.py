@@ -148,6 +148,7 @@ class Machine:
         self.rounds = Rounds(self)
         self.team_of: np.ndarray | None = None  # since the block's last barrier: the team of each lane, or -1
         self.arrived: np.ndarray | None = None  # the lanes that have arrived at their cluster's barrier (clusters.py)
+        self.waited = np.zeros(self.size, np.bool_)  # the lanes that have waited there once, so all blocks have begun
         self.stored_remotely = False  # whether a lane has stored into another block, in the chunk
         self.remote: np.ndarray | None = None  # the lanes that have reached into another block since they arrived
         self.atomics = self.logged = 0

@@ -2,17 +2,19 @@
 
 To run a launch the engine compares threads at every meeting anyway. A proof asks for more, and gives up otherwise:
 
-- the blocks of all chunks are compared with each other, not only those of one chunk;
+- the blocks, or clusters, of all chunks are compared with each other, not only those of one chunk;
 - no two threads write to one element, even the same number;
 - what a thread reads has been written, in shared and local memory and in arrays that count as never written;
 - no index is negative;
 - no thread of a block has returned before a barrier of the block, or a thread of the grid before a grid sync;
+- a thread reaches into another block's shared memory after its first wait at the cluster's barrier, when all blocks
+  have begun;
 - where no schedule may change a result: no atomic operation does, as sums of floats and used results would;
 - an asynchronous copy writes when it begins and when it arrives; between the two its target counts as never written,
   and nobody writes there.
 
-Clusters have more rules in `sim/sanitizing`, and no proof here. Nor have locks: a thread that takes a lock and gives it
-back updates one element twice, which the engine leaves to the scheduler.
+Locks have no proof: a thread that takes a lock and gives it back updates one element twice, which the engine leaves to
+the scheduler.
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,10 @@ from normlab.sim.vectorised.refusal import NotVectorisedError
 
 
 class Proof:
-    """What a launch that is to be proved keeps from chunk to chunk: which blocks have accessed which elements."""
+    """What a launch that is to be proved keeps from chunk to chunk: which blocks have accessed which elements.
+
+    A cluster counts as one block.
+    """
 
     def __init__(self, uninitialized: Sequence[np.ndarray], any_order: bool = False):
         """Begin; `uninitialized`: arrays that count as never written. `any_order`: no schedule may change a result."""
@@ -49,7 +54,7 @@ class Proof:
         if id(accesses.data) not in self._blocks:
             self._blocks[id(accesses.data)] = tuple(np.full(len(accesses.data), NOBODY, np.int32) for _ in range(3))  # type: ignore[assignment]
         blocks = self._blocks[id(accesses.data)]
-        log, owners = accesses.chunk, (machine.first + machine.block_of).astype(np.int32)
+        log, owners = accesses.chunk, ((machine.first + machine.block_of) // machine.launch.cluster).astype(np.int32)
         touched = []
         for marks, records in zip(blocks, (log.reads, log.writes, log.atomics), strict=True):
             for ids, where, _ in records:

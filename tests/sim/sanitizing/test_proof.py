@@ -9,7 +9,13 @@ from numba import cuda, float32, int16, int32, int64
 from sim.planted.collection import floats
 
 from normlab.engine import cluster_rank, commit_copies, copy_async, wait_copies
-from normlab.engine.device.clusters import cluster_sync, store_to_block
+from normlab.engine.device.clusters import (
+    cluster_arrive,
+    cluster_sync,
+    cluster_wait,
+    load_from_block,
+    store_to_block,
+)
 from normlab.sim import SimulationError, sanitize
 from normlab.sim.vectorised import engine
 
@@ -94,12 +100,32 @@ def met(x, out):
         out[i] = x[x.size - 1 - i]
 
 
-@pytest.mark.parametrize("kernel", [tree_sum, warp_sums, halves, copied, met])
-def test_a_right_kernel_is_proved_and_computes_the_same(kernel):
+@cuda.jit
+def exchanged(x, out):
+    """Through shared memory, and through global memory: a cluster's barriers order both."""
+    buffer = cuda.shared.array(THREADS, float32)
+    t, i, other = cuda.threadIdx.x, cuda.grid(1), 1 - cluster_rank()
+    buffer[t] = x[i]
+    cluster_sync()
+    value = load_from_block(buffer, THREADS - 1 - t, other)
+    cluster_arrive()
+    value += 1
+    cluster_wait()
+    store_to_block(buffer, t, value, other)
+    x[i] = value
+    cluster_sync()
+    if t < 32:
+        out[cuda.blockIdx.x * 32 + t] = buffer[t] + x[(i + THREADS) % (2 * THREADS) + i // (2 * THREADS) * 2 * THREADS]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cluster"), [(tree_sum, 1), (warp_sums, 1), (halves, 1), (copied, 1), (met, 1), (exchanged, 2)]
+)
+def test_a_right_kernel_is_proved_and_computes_the_same(kernel, cluster):
     x, out, same = floats(BLOCKS * THREADS), np.zeros(BLOCKS * 32, np.float32), np.zeros(BLOCKS * 32, np.float32)
     configuration = BLOCKS, THREADS, 0, 4 * THREADS
-    assert sanitize(kernel, engine="vectorised")[configuration](x.copy(), out).ok
-    assert sanitize(kernel, engine="scheduler")[configuration](x, same).ok
+    assert sanitize(kernel, engine="vectorised", cluster=cluster)[configuration](x.copy(), out).ok
+    assert sanitize(kernel, engine="scheduler", cluster=cluster)[configuration](x, same).ok
     assert out.tobytes() == same.tobytes()
     assert out.any()
 
@@ -132,13 +158,19 @@ def test_an_engine_that_does_not_exist_is_refused():
 
 # --- kernels with one mistake: (x, out), where out has an element for each thread of the grid, and some more ----------
 
-WRONG = []
+WRONG, WRONG_IN_CLUSTERS = [], []
 
 
 def wrong(function):
     """Compile a kernel with a mistake, and keep it for the test."""
     WRONG.append(cuda.jit(function))
     return WRONG[-1]
+
+
+def wrong_in_clusters(function):
+    """Compile a kernel with a mistake for clusters of two blocks, and keep it for the test."""
+    WRONG_IN_CLUSTERS.append(cuda.jit(function))
+    return WRONG_IN_CLUSTERS[-1]
 
 
 @wrong
@@ -341,12 +373,91 @@ def a_copy_begins_before_a_neighbour_has_read_its_target(x, out):
     out[cuda.grid(1)] = value
 
 
-@pytest.mark.parametrize("kernel", WRONG, ids=lambda kernel: kernel.py_func.__name__)
-def test_a_mistake_is_not_proved_away(kernel):
+@wrong_in_clusters
+def a_block_may_not_have_begun(x, out):
+    buffer = cuda.shared.array(THREADS, float32)
+    store_to_block(buffer, cuda.threadIdx.x, x[0], 1 - cluster_rank())
+    cluster_sync()
+    out[cuda.grid(1)] = buffer[cuda.threadIdx.x]
+    cluster_sync()
+
+
+@wrong_in_clusters
+def a_block_may_not_have_begun_when_this_one_has_arrived(x, out):
+    buffer = cuda.shared.array(THREADS, float32)
+    cluster_arrive()
+    store_to_block(buffer, cuda.threadIdx.x, x[0], 1 - cluster_rank())
+    cluster_wait()
+    cluster_sync()
+    out[cuda.grid(1)] = buffer[cuda.threadIdx.x]
+
+
+@wrong_in_clusters
+def a_block_may_have_ended(x, out):
+    buffer = cuda.shared.array(THREADS, float32)
+    buffer[cuda.threadIdx.x] = x[0]
+    cluster_sync()
+    out[cuda.grid(1)] = load_from_block(buffer, cuda.threadIdx.x, 1 - cluster_rank())
+
+
+@wrong_in_clusters
+def no_barrier_of_the_cluster_comes_before_the_read(x, out):
+    buffer = cuda.shared.array(THREADS, float32)
+    buffer[cuda.threadIdx.x] = x[0]
+    cluster_sync()
+    store_to_block(buffer, cuda.threadIdx.x, x[1], 1 - cluster_rank())
+    cuda.syncthreads()
+    out[cuda.grid(1)] = buffer[cuda.threadIdx.x]
+    cluster_sync()
+
+
+@wrong_in_clusters
+def what_is_read_after_the_arrival_is_written_after_the_wait(x, out):
+    buffer = cuda.shared.array(THREADS, float32)
+    t = cuda.threadIdx.x
+    buffer[t] = x[0]
+    cluster_sync()
+    cluster_arrive()
+    value = load_from_block(buffer, t, 1 - cluster_rank())
+    cluster_wait()
+    buffer[t] = value
+    cluster_sync()
+    out[cuda.grid(1)] = buffer[t]
+
+
+@wrong_in_clusters
+def another_block_s_memory_has_not_been_written(x, out):
+    buffer = cuda.shared.array(THREADS, float32)
+    if cluster_rank() == 0:
+        buffer[cuda.threadIdx.x] = x[0]
+    cluster_sync()
+    out[cuda.grid(1)] = load_from_block(buffer, cuda.threadIdx.x, 1 - cluster_rank())
+    cluster_sync()
+
+
+@wrong_in_clusters
+def two_clusters_write_one_element(x, out):
+    if cuda.threadIdx.x == 0 and cuda.blockIdx.x % 5 == 0:
+        out[0] = x[cuda.blockIdx.x]
+
+
+@wrong_in_clusters
+def two_blocks_of_a_cluster_write_one_element(x, out):
+    if cuda.threadIdx.x == 0:
+        out[cuda.blockIdx.x // 2] = cuda.blockIdx.x
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cluster"),
+    [(kernel, 1) for kernel in WRONG] + [(kernel, 2) for kernel in WRONG_IN_CLUSTERS],
+    ids=lambda value: value if isinstance(value, int) else value.py_func.__name__,
+)
+def test_a_mistake_is_not_proved_away(kernel, cluster):
     reports = []
     for which in ("auto", "scheduler"):
         x, out = floats(BLOCKS * THREADS), np.zeros(BLOCKS * THREADS, np.float32)
-        reports.append(sanitize(kernel, engine=which)[BLOCKS, THREADS, 0, 4 * THREADS](x, out))
+        watched = sanitize(kernel, engine=which, cluster=cluster)
+        reports.append(watched[BLOCKS, THREADS, 0, 4 * THREADS](x, out))
     assert reports[0].findings == reports[1].findings
     assert reports[0].findings
 
@@ -368,19 +479,6 @@ def test_locks_in_opposite_orders_are_not_proved_away():
 
     report = sanitize(both)[BLOCKS, THREADS](np.zeros(2, np.int32), np.zeros(1, np.int32))
     assert [finding.kind for finding in report.findings] == ["lock-order"]
-
-
-def test_a_block_that_may_not_have_begun_is_not_proved_away():
-    @cuda.jit
-    def given(x, out):
-        buffer = cuda.shared.array(THREADS, float32)
-        store_to_block(buffer, cuda.threadIdx.x, x[0], 1 - cluster_rank())
-        cluster_sync()
-        out[cuda.grid(1)] = buffer[cuda.threadIdx.x]
-        cluster_sync()
-
-    report = sanitize(given, cluster=2)[BLOCKS, THREADS](floats(9), np.zeros(BLOCKS * THREADS, np.float32))
-    assert {finding.kind for finding in report.findings} == {"race"}
 
 
 @pytest.mark.parametrize("everyone", [True, False])

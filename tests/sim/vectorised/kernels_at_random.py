@@ -476,37 +476,37 @@ def differ(seed, check=False, traces=False, schedule="forward", clusters=False):
     return None if one == other else (source, configuration, one, other), said
 
 
-def disprove(seed):
+def disprove(seed, clusters=False):
     """Return what the scheduler finds in a seed's kernel in which the other engine has proved that nothing is wrong.
 
-    And whether there was a proof. Every other kernel runs in chunks of a block or two.
+    And whether there was a proof. Every other kernel runs in chunks of a block or a cluster. `clusters`: as `differ`'s.
     """
-    kernel, configuration, source = made(seed)
+    kernel, configuration, source = made(seed, clusters)
     blocks, (columns, rows), *_ = configuration
     proved, watched = (arguments(seed, blocks * columns * rows) for _ in range(2))
     lanes, engine.LANES = engine.LANES, columns * rows if seed % 2 else engine.LANES
     try:
-        sanitize(kernel, [proved[6]], engine="vectorised")[configuration](*proved)
+        sanitize(kernel, [proved[6]], "forward", 1 + clusters, engine="vectorised")[configuration](*proved)
     except SimulationError:
         return None, False
     finally:
         engine.LANES = lanes
-    report = sanitize(kernel, [watched[6]], engine="scheduler")[configuration](*watched)
+    report = sanitize(kernel, [watched[6]], "forward", 1 + clusters, engine="scheduler")[configuration](*watched)
     results, others = ([bits_of(one) for one in given if isinstance(one, np.ndarray)] for given in (proved, watched))
     return None if not report.findings and results == others else (source, configuration, str(report), ""), True
 
 
 def main(seconds, first=0):
     """Compare kernels for so many seconds; stop at the first on which the engines differ."""
-    end, seed, ran, why = time.monotonic() + seconds, first, 0, {}
+    end, seed, ran, why, clusters = time.monotonic() + seconds, first, 0, {}, "--clusters" in sys.argv
     while time.monotonic() < end:
         if "--sanitize" in sys.argv:
-            found, proved = disprove(seed)
+            found, proved = disprove(seed, clusters)
             said = VECTORISED if proved else "the scheduler ran"
         else:
             schedule = ("reverse", seed)[seed % 2] if "--schedules" in sys.argv else "forward"
             flags = (flag in sys.argv for flag in ("--check", "--traces"))
-            found, said = differ(seed, *flags, schedule, "--clusters" in sys.argv)
+            found, said = differ(seed, *flags, schedule, clusters)
         if found:
             print(f"seed {seed}: the engines differ\n{found[0]}\n{found[1]}\n{found[2]!r:.600}\n{found[3]!r:.600}")
             return 1
