@@ -5,7 +5,6 @@ import gc
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -72,17 +71,6 @@ def solutions_find_the_stages_compiled():
     It stands here and not in tests/course, because the first test that checks a solution may be another one.
     """
     process.prepare_for_a_class()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def numba_compares_its_options_fast():
-    """`TargetConfig.values` gets each option through a property of its own: a tenth of the time of a compilation."""
-    module = sys.modules.get("numba.cuda.core.targetconfig")
-    with pytest.MonkeyPatch.context() as patch:
-        if module is not None:
-            defaults = functools.cache(lambda kind: {name: option.default for name, option in kind.options.items()})
-            patch.setattr(module.TargetConfig, "values", lambda config: defaults(type(config)) | config._values)
-        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

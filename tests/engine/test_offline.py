@@ -1,6 +1,7 @@
 """Compiling with no GPU: PTX, the assembler's account of it, and how many blocks fit on a multiprocessor."""
 
 import re
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 from normlab.cli import app
 from normlab.engine import Occupancy, compile_ptx, cuda, float32, occupancy, resources
-from normlab.engine.compile import offline
+from normlab.engine.compile import offline, remembering
 from normlab.engine.compile.signatures import kinds_of_types
 
 pytestmark = pytest.mark.skipif(
@@ -143,3 +144,33 @@ def test_a_compiler_that_is_not_installed_is_named(monkeypatch):
         "normlab explain: --compile: CUDA's compiler is not installed (missing: nvJitLink, nvrtc); "
         'pip install "normlab[gpu]" gets it\n'
     )
+
+
+def test_what_numba_remembers_changes_no_code_and_spares_it_most_calls(monkeypatch):
+    asked = []
+
+    def resolved(*call):
+        asked.append(call)
+        return resolve(*call)
+
+    resolve, values = remembering.BaseFunction.get_call_type, remembering.TargetConfig.values
+    monkeypatch.setattr(remembering, "_resolved", resolved)
+    monkeypatch.setattr(remembering, "_calls", {})
+    codes = [compile_ptx(cuda.jit(body), ROWS) for _ in range(2)]
+    assert (remembering.BaseFunction.get_call_type, remembering.TargetConfig.values) == (resolve, values)
+    remembered = len(asked)
+    monkeypatch.setattr(offline, "remembering", nullcontext)
+    monkeypatch.setattr(remembering.BaseFunction, "get_call_type", resolved)
+    codes.append(compile_ptx(cuda.jit(body), ROWS))
+    assert len({re.sub(r"_ZN\w*|_cudapy_smem_\d+|//.*", "", code) for code in codes}) == 1, "but for the names"
+    assert remembered < (len(asked) - remembered) / 2, "twice as many functions, with as many calls each"
+
+
+def test_numba_does_not_remember_what_it_refuses():
+    @cuda.jit
+    def refused(x, y):
+        y[0] = x[0] + x
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="No implementation of function"):
+            compile_ptx(refused, ROWS)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from numba import cuda
 from numba.cuda import dispatcher as _dispatcher
 
+from normlab.engine.compile.remembering import remembering
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
 _COMPILING = RLock()
@@ -40,7 +41,7 @@ def compiling(cc: tuple[int, int]) -> Iterator[None]:
 
     Numba compiles device functions for the current GPU. Here there may be no GPU, so this function answers cc.
     """
-    with _COMPILING:
+    with _COMPILING, remembering():
         real = _dispatcher.get_current_device
         _dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=cc)
         try:
