@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
-from normlab.sim.language.integers import NARROW
+from normlab.sim.language.integers import NARROW, Unsigned64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
@@ -331,8 +331,9 @@ def alternatives(arguments: tuple, width: int) -> Iterator[tuple[np.ndarray, lis
         yield places, [take(argument, places) for argument in arguments]
 
 
-# The signed integers, of which `max` and `min` give either operand, with its type.
+# Integers of which `max` and `min` give either operand, with its type: two of the signed ones, or two of the others.
 INDICES = int, np.int64, *(kind for kind in NARROW.values() if not kind.unsigned)
+UNSIGNED = Unsigned64, *(kind for kind in NARROW.values() if kind.unsigned)
 
 
 def _either(beyond: Callable, a: Any, b: Any, width: int) -> Any:
@@ -360,7 +361,7 @@ def extreme(builtin: Callable) -> Callable:
                 return Vector(one, data)
             (low, high), (other_low, other_high) = _ends(a), _ends(b)
             return Vector(int, data, builtin(low, other_low), builtin(high, other_high))
-        if one in INDICES and other in INDICES:
+        if any(one in kinds and other in kinds for kinds in (INDICES, UNSIGNED)):
             return _either(beyond, a, b, width)
         if one not in (np.float32, np.float64) or other not in (np.float32, np.float64):
             return lane_by_lane(scalar, (a, b), width)

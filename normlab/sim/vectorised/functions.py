@@ -53,6 +53,18 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
     return compute
 
 
+def _of_libdevice(scalar: Callable, function: Callable, kind: type) -> Callable:
+    """Return a function of one argument, which it casts to `kind` first."""
+
+    def compute(value: Any, width: int) -> Any:
+        given = to_scalar_type(kind, value, width)
+        if type(given) is not Vector or not trusted(function, kind, scalar):
+            return lane_by_lane(scalar, (value,), width)
+        return Vector(kind, function(given.data))
+
+    return compute
+
+
 def _to_float(value: Any, width: int) -> Any:
     holder = HOLDERS[value.kind].kind if type(value) is Vector else ""
     if holder == "f" and value.kind is not float:
@@ -133,9 +145,19 @@ def _index_as_integer(value: Any, width: int) -> Any:
     return to_scalar_type(np.int64, value, width) if value.kind is int else value
 
 
+# Functions of `cuda.libdevice` of one argument, in float64, and in float32 with an f, as C names them.
+REAL = {name: function for name, function in ONE_ARGUMENT.items() if not name.startswith("is")}
+REAL["rsqrt"] = lambda x: 1 / np.sqrt(x)
+OF_LIBDEVICE = {
+    (name + suffix, kind): _of_libdevice(getattr(LIBDEVICE, name + suffix), function, kind)
+    for name, function in REAL.items()
+    for suffix, kind in (("", np.float64), ("f", np.float32))
+}
+
 # The scalar function, by identity → the function of all lanes, which takes the frame's width last.
 VECTORISED: dict[int, Callable] = {
     **{id(MATH[name]): _of_one(name, function) for name, function in ONE_ARGUMENT.items()},
+    **{id(getattr(LIBDEVICE, name)): function for (name, _), function in OF_LIBDEVICE.items()},
     id(BUILTINS["max"]): extreme(max),
     id(BUILTINS["min"]): extreme(min),
     id(to_float): _to_float,

@@ -9,6 +9,7 @@ import pytest
 from normlab.sim.language.arithmetic import BUILTINS
 from normlab.sim.language.functions import MATH
 from normlab.sim.language.integers import INTEGER_CASTS, NARROW, Unsigned64
+from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.vectorised import functions
 from normlab.sim.vectorised.arithmetic import COMPARISONS, UFUNCS, UNARY, binary, unary
 from normlab.sim.vectorised.refusal import NotVectorisedError
@@ -128,6 +129,10 @@ def test_functions_of_math_have_the_scalars_bits_on_many_numbers(kind):
     values = [kind(one) for one in np.exp(random.uniform(-50, 50, 3000)) * random.choice([-1, 1], 3000)]
     for name in functions.ONE_ARGUMENT:
         scalar = MATH[name]
+        found = functions.call(scalar, (vector(values),), len(values))
+        assert bits(scalars(found, len(values))) == bits(one_by_one(scalar, values)), name
+    for name, _ in functions.OF_LIBDEVICE:
+        scalar = getattr(LIBDEVICE, name)
         found = functions.call(scalar, (vector(values),), len(values))
         assert bits(scalars(found, len(values))) == bits(one_by_one(scalar, values)), name
 
