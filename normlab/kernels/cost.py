@@ -137,7 +137,8 @@ def predict(
         in_registers = work.threads * vectors.elements * reading / elements
         # a persistent block waits for what its shared memory holds, another one for what its threads hold
         held = min(reading / work.blocks, max(in_registers, work.shared_bytes))
-        cut = getattr(plan.layout, "shifted", None) is not None or getattr(plan.layout, "alignments", 1) > 1
+        places = getattr(plan.layout, "alignments", 1) > 1 or getattr(plan.layout, "anywhere", False)
+        cut = places or getattr(plan.layout, "shifted", None) is not None
         if blocks is None:
             registers = 0 if work.shared_bytes > in_registers else BASE_REGISTERS + vectors.elements * (1 + cut / 2)
             blocks = _resident(plan, device, registers)

@@ -47,11 +47,12 @@ def test_long_odd_rows_are_right(n1, n2, t, v, rms, monkeypatch):
     built = built_plans(monkeypatch)
     with using("simulator"):  # `few_stay` hands out host memory
         examine_forward(random_case(n1, n2, t, rms, parameters=v), STEP)
-    assert {plan.alignments for plan in built} == {4 if n2 % 2 == 0 or np.float32 in (t, v) else 8}
+    assert all(plan.anywhere for plan in built)
 
 
 WAYS = {  # limits of `layouts`, multiprocessors; do registers hold a row, blocks per slice, clusters that read a row
     "kept": ({}, 1, (True, 1, 1)),
+    "alike": ({"ALIKE_FROM": 0}, 1, (True, 1, 1)),
     "read again": ({"KEPT": 1}, 1, (False, 1, 1)),
     "few rows": ({"SMALLEST_BLOCK": 32}, 60, (True, 2, 1)),
     "few rows, several readers": ({"KEPT": 1}, 60, (False, 1, 2)),
@@ -73,16 +74,28 @@ def test_nothing_is_found_in_long_odd_rows(way, monkeypatch):
     assert {(plan.kept, plan.spread, plan.readers) for plan in built if plan.parameters} == {how}
 
 
-@pytest.mark.parametrize("clusters", [1, 4, 7, 8])
-def test_a_row_has_the_same_bits_in_every_batch_and_by_any_number_of_clusters(clusters, monkeypatch):
+def hold_bits(monkeypatch, clusters: int, **limits: int) -> set[bool]:
+    """Hold rows to the bits that they have by a cluster each; return whether clusters took rows of one place only."""
     case = random_case(13, 1021, BFLOAT16)
     with monkeypatch.context() as patch, using("simulator"):
         lay_out(patch, 8, 2, 13)
         want = [bits(array) for array in forward(case, STEP)]
-    lay_out(monkeypatch, 8, 2, clusters)
+    lay_out(monkeypatch, 8, 2, clusters, **limits)
+    built = built_plans(monkeypatch)
     with using("simulator"):
         assert [bits(array) for array in forward(case, STEP)] == want
         in_smaller_batches(case, (1, 2, 8, 9))
+    return {plan.alike for plan in built}
+
+
+@pytest.mark.parametrize("clusters", [1, 4, 7, 8])
+def test_a_row_has_the_same_bits_in_every_batch_and_by_any_number_of_clusters(clusters, monkeypatch):
+    assert hold_bits(monkeypatch, clusters) == {False}
+
+
+@pytest.mark.parametrize("clusters", [1, 8, 9])
+def test_a_row_has_the_same_bits_by_clusters_that_take_rows_of_one_place(clusters, monkeypatch):
+    assert hold_bits(monkeypatch, clusters, ALIKE_FROM=0) == {True}
 
 
 def test_the_neighbours_of_a_row_do_not_reach_it(monkeypatch):
@@ -113,7 +126,7 @@ def test_views_that_begin_within_a_vector_are_right_and_nothing_beside_the_outpu
     )  # fmt: skip
     with using("simulator"):
         STEP.do(launch, None, problem, H100)
-    assert [plan.alignments for plan in built] == [8 if n2 == 1021 else 1]
+    assert [plan.anywhere for plan in built] == [True]
     how = arithmetic(case, STEP.plan(problem, H100).rows, statistics=STEP.statistics)
     truth, bound = forward_truth(case), forward_bound(case, how)
     for name in ("output", "mean", "invvar"):
@@ -132,36 +145,22 @@ def test_views_that_lie_otherwise_than_the_output_are_right(monkeypatch):
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
 @pytest.mark.parametrize(
-    ("n2", "dtype", "alignments"),
-    [
-        (20_001, "bfloat16", 8),
-        (50_257, "float16", 8),
-        (91_706, "bfloat16", 4),
-        (33_333, "float32", 4),
-        (200_001, "float32", 4),
-    ],
+    ("n2", "dtype"),
+    [(20_001, "bfloat16"), (50_257, "float16"), (91_706, "bfloat16"), (33_333, "float32"), (200_001, "float32")],
 )
-def test_the_plan_of_long_odd_rows_has_whole_vectors(n2, dtype, alignments, norm):
+def test_the_plan_of_long_odd_rows_has_whole_vectors(n2, dtype, norm):
     for n1 in (1, 3000):
         said = explain("forward", norm=norm, n1=n1, n2=n2, dtype=dtype, device="h100")
         layout = said.plan.layout
-        assert (said.plan.step, layout.alignments) == ("clusters", alignments)
+        assert (said.plan.step, layout.anywhere) == ("clusters", True)
         assert layout.thread_map.width == (4 if dtype == "float32" else 8)
-        assert layout.blocks * layout.thread_map.columns >= n2 + layout.thread_map.width - 8 // alignments
-        assert any("places within a vector" in line for line in layout.words)
+        assert layout.blocks * layout.thread_map.columns >= n2 + layout.thread_map.width - 1 - (n2 % 2 == 0)
+        assert any("middle of a vector" in line for line in layout.words)
 
 
 def test_rows_that_vectors_of_half_the_width_fit_and_shorter_ones_are_laid_out_otherwise():
-    for n2, dtype in ((50_252, "bfloat16"), (50_258, "float32"), (8_191, "bfloat16"), (50_256, "bfloat16")):
+    for n2, dtype in ((50_252, "bfloat16"), (50_258, "float32"), (4_095, "bfloat16"), (50_256, "bfloat16")):
         plan = STEP.plan(Problem("forward", "layer", 3000, n2, dtype), H100)
-        assert getattr(plan.layout, "alignments", 0) == 0
+        assert not getattr(plan.layout, "anywhere", False)
     half = Problem("forward", "layer", 3000, 50_257, "float64")
     assert STEP.plan(half, H100).step == "column_blocks"
-
-
-@pytest.mark.parametrize("alignments", [0, 4, 8])
-@pytest.mark.parametrize("resident", [1, 14, 30, 62, 264])
-def test_clusters_take_every_so_many_th_row_where_few_multiprocessors_are_idle_then(alignments, resident):
-    found = layouts.clusters_for(10**6, alignments, resident)
-    assert found == resident or (found % alignments == 0 and 15 / 16 * resident <= found < resident)
-    assert layouts.clusters_for(5, alignments, resident) == min(5, resident)

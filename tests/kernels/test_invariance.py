@@ -442,11 +442,10 @@ def built_plans(monkeypatch):
 @pytest.mark.parametrize(("n2", "rms"), [(1748, False), (2048, True)], ids=["ragged-layer", "whole-rms"])
 def test_a_row_has_the_same_bits_however_many_blocks_share_it(n2, rms, monkeypatch):
     slices(ThreadMap(256, 1, 4, n2 == 2048), monkeypatch)
-    devices.plan_for(monkeypatch, multiprocessors=10, shared_bytes=20000)  # of which they take 14336
+    devices.plan_for(monkeypatch, multiprocessors=10)
     built = built_plans(monkeypatch)
     in_smaller_batches(random_case(6, n2, np.float32, rms), (4, 2, 1))
-    assert [(plan.spread, plan.parameter_bytes) for plan in built] == [(1, 0), (1, 4), (2, 4), (4, 4)]
-    assert [plan.kept for plan in built] == [False, True, True, True], "nor whether registers hold it"
+    assert [plan.spread for plan in built] == [1, 1, 2, 4]
 
 
 @pytest.mark.skipif(use_gpu(), reason="for the simulator, which has no time for long rows; a GPU has the next test")
@@ -492,11 +491,11 @@ HELD, READ_AGAIN = (
 WHOLE = ThreadMap(64, 2, 2, True), 2
 MANY_WARPS = ThreadMap(192, 1, 1, False), 11  # more than `grouped.FEW` of them, of which some have no values
 FORMS = {  # slices, multiprocessors, shared memory; are parameters there, do registers hold a row, by how many blocks
-    "parameters in global memory": (HELD, 1, 2**13, (False, False, 1)),
+    "parameters in global memory": (HELD, 1, 2**12, (False, False, 1)),
     "held": (HELD, 1, 2**17, (True, True, 1)),
     "few rows": (HELD, 132, 2**17, (True, True, 2)),
     "read again": (READ_AGAIN, 1, 2**17, (True, False, 1)),
-    "many warps": (MANY_WARPS, 1, 2**12, (False, False, 1)),
+    "many warps": (MANY_WARPS, 1, 3500, (False, False, 1)),
     "one row each": (HELD, 1, 2**17, (True, True, 1)),  # where there is one parameter
     "one row each, read again": (WHOLE, 1, 2**17, (True, True, 1)),  # there, too; and held where there are two
 }
@@ -507,14 +506,15 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     """Rows of up to 512 columns, whose turns the simulator has the time for: a first, a last and one between."""
     few_stay(monkeypatch)
     monkeypatch.setattr(forward_layouts, "SMALLEST_BLOCK", 32)
-    monkeypatch.setattr(forward_layouts, "KEPT", 128)
+    monkeypatch.setattr(forward_layouts, "KEPT", 8)
     (thread_map, blocks), processors, room, (shared, kept, spread) = FORMS[form]
     slices(thread_map, monkeypatch, blocks)
     devices.plan_for(monkeypatch, multiprocessors=processors, shared_bytes=room)
     one_row, n1, n2 = form.startswith("one row each"), 3, 512 if thread_map.whole else 452
     monkeypatch.setattr(forward_layouts, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
     if thread_map.whole:
-        monkeypatch.setattr(forward_layouts, "FEW_THREADS", 32)
+        monkeypatch.setattr(forward_layouts, "FEW_THREADS", 64)
+        monkeypatch.setattr(forward_layouts, "FEWER", 2)
     built = built_plans(monkeypatch)
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):

@@ -3,7 +3,6 @@
 What a row's bits depend on is chosen without n1, so a row has the same bits in every batch.
 """
 
-import math
 from typing import NamedTuple
 
 from normlab.kernels.forward.tables import BESIDE, EDGES, NARROW, SAMPLED, SLICES, TABLES, Candidate, Slice
@@ -139,21 +138,28 @@ def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: boo
 
 
 # Columns of rows that begin in the middle of a vector, by bytes of the widest element and whether the norm is RMSNorm.
-# Fractions of a copy on an H200, in a cluster and in step 6: bfloat16 LayerNorm 0.80 / 0.64 at 9,001 columns, RMSNorm
-# 0.88 / 0.92 there and 0.88 / 0.81 at 12,289; float32 LayerNorm 0.82 / 0.83 at 9,001 and 0.87 / 0.76 at 12,289, RMSNorm
-# 0.85 / 0.92 at 12,289 and 0.87 / 0.80 at 16,383.
-EDGES_FROM = {(2, False): 8192, (2, True): 12288, (4, False): 9216, (4, True): 16000}
-EDGES_LIKE = " (float32, 50257 columns: 0.76 / 0.85 of a copy, else 0.41 / 0.75), laid out as rows that begin with one"
-FEW_BLOCKS = 8  # of a cluster, at most: 131,071 columns of bfloat16 by 8 and 16 blocks 0.78 / 0.64 (RMSNorm, H200)
-ALIKE = 15 / 16  # of the clusters that find a place, at least
+# Fractions of a copy on an H100, in a cluster and in step 6: bfloat16 LayerNorm 0.93 / 0.83 at 5,001 columns, RMSNorm
+# 0.92 / 0.99 at 9,001 and 0.93 / 0.93 at 12,289; float32 LayerNorm 0.88 / 0.89 at 12,289, RMSNorm 0.93 / 0.98 there.
+EDGES_FROM = {(2, False): 4096, (2, True): 12288, (4, False): 9216, (4, True): 16000}
+EDGES_WHY = (
+    "rows that begin in the middle of a vector: 0.83 / 0.90 of a copy at 50257 columns of bfloat16 (LayerNorm / "
+    "RMSNorm) on an H100, 0.92 / 0.94 of float32; in pieces 0.18 / 0.25 and 0.41 / 0.75 on an H200"
+)
+# Columns, in vectors of 16 bytes. 20,480 of bfloat16: 0.95 / 0.97 of a copy by clusters, 0.79 / 0.93 by blocks (H100).
+BLOCK_UP_TO = 2**14
+EDGES_BEYOND, EDGES_BLOCKS = 2**17, 8  # columns beyond which `tables.EDGES` holds a row, and its blocks at most
 STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
+SHARED_BYTES = 227 * 1024  # of a multiprocessor that has clusters
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, whatever the alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
-KEPT = 2048  # vectors per slice, at most, that registers hold for all passes
-KEPT_ELEMENTS = 40  # per thread: 56, of which three blocks have room for 80 registers each, spilled
-FEW_THREADS = 256  # per block, at most: three such blocks leave each thread the registers for its part of the row
+KEPT = 32  # words per thread, at most, that registers hold for all passes: eight vectors of 16 bytes
+FEW_THREADS = 256  # per block, at most: two such blocks leave each thread 128 registers, three 80
+FEWER = 28  # words, as KEPT, where a thread has 80 registers; more would spill
+FEWER_ANYWHERE = 16, 20  # the same for 16 bits in rows that begin in the middle of a vector; with two parameters
 MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
-SMALLEST_BLOCK = 64  # threads; a slice is eight blocks then, or four, and more would only have more to wait for
+ALIKE_FROM = 12  # slices per multiprocessor: clusters then have several rows of the same place in a vector
+ALIKE_BLOCKS = 2  # per row, at most: of more blocks too few clusters are a multiple of the places
+SMALLEST_BLOCK = 64  # threads; a slice is four blocks then, and more would only have more to wait for
 
 
 class ClusterLayout(NamedTuple):
@@ -172,7 +178,8 @@ class ClusterLayout(NamedTuple):
         readers: clusters that read the same row. Reader r writes a thread's vectors r, r + readers, ….
         one_row: True if a cluster takes one row and ends, so that the GPU starts the next cluster in its place; False
             if it takes one row after another.
-        alignments: at how many places within a vector rows begin (`clusters.edges`); 0 if each begins with a vector.
+        anywhere: True if rows begin in the middle of a vector (`clusters.edges`).
+        alike: True if a cluster takes such rows of one place in a vector only, and holds the parameters shifted.
     """
 
     thread_map: ThreadMap
@@ -183,7 +190,8 @@ class ClusterLayout(NamedTuple):
     parameters: int = 2
     readers: int = 1
     one_row: bool = False
-    alignments: int = 0
+    anywhere: bool = False
+    alike: bool = False
 
     @property
     def cluster(self) -> int:
@@ -211,6 +219,21 @@ class ClusterLayout(NamedTuple):
         return self.thread_map.columns // self.spread
 
     @property
+    def cut(self) -> bool:
+        """Return True if a thread cuts the parameters of its columns out of two vectors."""
+        return self.anywhere and not self.alike
+
+    @property
+    def parameter_stride(self) -> int:
+        """Return the elements from one span's parameters in a block's shared memory to the next span's."""
+        return self.block_span + (self.thread_map.width if self.cut else 0)
+
+    @property
+    def parameter_columns(self) -> int:
+        """Return the elements of a parameter in a block's shared memory."""
+        return self.thread_map.vectors * self.parameter_stride
+
+    @property
     def parameters_held(self) -> bool:
         """Return True if shared memory holds the parameters, too."""
         return self.parameter_bytes > 0
@@ -218,29 +241,32 @@ class ClusterLayout(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Return the dynamic shared memory per block: its parts of the row, and of weight and bias."""
-        return self.thread_map.columns * (self.itemsize + self.parameters * self.parameter_bytes) // self.spread
+        parameters = self.parameters * self.parameter_columns * self.parameter_bytes
+        return self.held_columns * self.itemsize + parameters
+
+    @property
+    def words_per_thread(self) -> int:
+        """Return the words of 32 bits of a thread's part of the row, as it lies in memory."""
+        return self.thread_map.elements * self.itemsize // 4
+
+    @property
+    def slices(self) -> int:
+        """Return the slices that a multiprocessor has registers and shared memory for."""
+        threads, room = self.thread_map.threads, SHARED_BYTES // (self.spread * self.shared_bytes + STATIC_BYTES)
+        fewer = FEWER if self.itemsize == 4 or not self.anywhere else FEWER_ANYWHERE[self.parameters > 1]
+        most = 3 if self.one_row or (self.words_per_thread <= fewer and not self.alike) else 2
+        return max(1, min(room, most if threads <= FEW_THREADS else MAX_THREADS // threads))
 
     @property
     def kept(self) -> bool:
         """Return True if a thread's registers hold its part of the row."""
-        threads, vectors, _, whole = self.thread_map
-        # Two blocks of 512 threads leave each 64 registers. Eight vectors and their addresses would spill, and so would
-        # four of a row that ends within its slice, whose conditions take registers, too. Three blocks leave 40: any
-        # four would spill.
-        fits = (whole and not self.one_row) or threads <= FEW_THREADS
-        # Without the parameters shared memory has the capacity for more blocks than so many registers allow.
-        short = threads * vectors <= KEPT and self.thread_map.elements <= KEPT_ELEMENTS
-        return short and fits and self.parameters_held
+        few = self.words_per_thread <= (KEPT if self.thread_map.threads * self.slices <= 2 * FEW_THREADS else FEWER)
+        return few and self.thread_map.threads * self.slices <= 3 * FEW_THREADS and self.parameters_held
 
     @property
     def resident(self) -> int:
-        """Return the blocks that a multiprocessor has registers for: three slices', or two where 40 are too few."""
-        # neither a row in registers nor parameters nor conditions: 40 registers are enough
-        light = self.thread_map.whole and not self.kept and not self.parameters * self.parameter_bytes
-        slices = 3 if self.one_row or light else 2
-        if self.alignments and self.kept and self.spread == 1 and self.thread_map.threads < FEW_THREADS:
-            slices = 6  # 33,333 columns of bfloat16, 2^24 elements: 0.74 of a copy, by five 0.71 (LayerNorm, H200)
-        return self.spread * (slices if self.thread_map.threads <= 512 else 1)
+        """Return the blocks that a multiprocessor has registers for."""
+        return self.spread * self.slices
 
     @property
     def words(self) -> list[str]:
@@ -253,11 +279,8 @@ class ClusterLayout(NamedTuple):
             f"{self.shared_bytes:,} bytes of shared memory per block for its part of the row {beside}",
             "each cluster takes one row and ends" if self.one_row else "clusters stay and take rows in turn",
         ]
-        if self.alignments:
-            said.append(
-                f"rows begin at {counted(self.alignments, 'place')} within a vector, and a cluster takes those of one "
-                "place after another"
-            )
+        if self.anywhere:
+            said.append("a row may begin in the middle of a vector: threads have whole vectors of memory")
         if self.readers > 1:
             said.append(f"{counted(self.readers, 'cluster')} read the same row and write a part of it each")
         return said
@@ -267,25 +290,26 @@ def slices_for(n2: int, width: int, itemsize: int, device: Device, first: tuple[
     """Return the `ClusterLayout` of long rows, as it is for one block per slice; `spread_out` does the rest.
 
     Return None if the row has more than LONGEST columns, if a vector is too narrow for an asynchronous copy, or if no
-    cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x. first: slices to
-    try before the tables', in clusters of half the size.
+    cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x. first: slices
+    to try before the tables'.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
     if n2 > LONGEST:
         return None
-    # Slices of 32 KB come first: with two parameters, two of them share a multiprocessor. With parameters from global
-    # memory slices of 64 KB were best: 0.89 / 0.92 of a copy in bfloat16 (LayerNorm / RMSNorm, H200, n2 = 65536).
+    # Slices of 32 KB come first: with two parameters, two of them share a multiprocessor.
     # With vectors of one element the cluster is 1.2 times as fast as pieces (`split_rows`): 390 us and 449 for 1,024
     # rows of 65,535 float32. Where the row leaves almost half of the cluster idle it is slower, 367 us and 237 at
     # 32,769 columns; it is taken there too, because one such row takes 8.7 us and in pieces 11.6.
     for row in (*first, *SLICES.get(width, NARROW)):
         columns, blocks = row.threads * row.vectors * width, 1
-        largest = min(FEW_BLOCKS, device.largest_cluster) if row in first else device.largest_cluster
         # as few blocks as hold the row, a power of two: more would only have more to wait for
-        while blocks < largest and blocks * columns < n2:
+        while blocks < device.largest_cluster and blocks * columns < n2:
             blocks *= 2
-        slices = ClusterLayout(least_map(row, n2, width, blocks, row not in first), blocks, itemsize)
+        # registers have room for one block of 1,024 threads, however short its slice
+        shared = n2 if row.threads < MAX_THREADS else blocks * columns
+        thread_map = map_threads(-(-shared // blocks), width, row.threads)
+        slices = ClusterLayout(thread_map._replace(whole=blocks * thread_map.columns == n2), blocks, itemsize)
         if slices.blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
             return Chosen(slices, row.why)
     return None
@@ -297,39 +321,21 @@ def edges_for(n2: int, width: int, itemsize: int, device: Device, rms: bool) -> 
     width: elements of a vector of 16 bytes. Otherwise as `slices_for`.
     """
     touched = -(-(n2 + width - 1) // width) * width
-    chosen = slices_for(touched, width, itemsize, device, EDGES.get((width, rms), ()))
+    slices = EDGES.threads * EDGES.vectors * width
+    beyond = rms and width == BYTES // 2 and EDGES_BEYOND < touched <= EDGES_BLOCKS * slices
+    chosen = slices_for(touched, width, itemsize, device, (EDGES,) if beyond else ())
     if chosen is None:
         return None
     layout = chosen.layout
-    thread_map = layout.thread_map._replace(whole=False)
-    own = any(chosen.why == row.why for row in EDGES.get((width, rms), ()))
-    why = f"rows that begin in the middle of a vector{'' if own else EDGES_LIKE}: {chosen.why}"
-    return Chosen(layout._replace(thread_map=thread_map, alignments=width // math.gcd(n2, width)), why)
+    return Chosen(layout._replace(thread_map=layout.thread_map._replace(whole=False), anywhere=True), EDGES_WHY)
 
 
-def clusters_for(n1: int, alignments: int, resident: int) -> int:
-    """Return how many clusters take n1 rows, of which the GPU holds so many clusters at a time.
-
-    A few less, where each can then take every so many-th row (`clusters.edges`): 12,289 columns of bfloat16 reach 0.88
-    of a copy by 392 blocks, by 396 0.81 (RMSNorm, H200). But 131,071 reach 0.46 by 8 clusters, by all 14 0.65.
-    """
-    alike = resident - resident % max(1, alignments)
-    return max(1, min(n1, alike if alike >= ALIKE * resident else resident))
-
-
-def least_map(row: Slice, n2: int, width: int, blocks: int, halve: bool) -> ThreadMap:
-    """Return the thread map of a slice with as few columns as `blocks` equal slices of the row need.
-
-    halve: may it have half the threads? With more vectors each, fewer are idle at some lengths: 20,480 columns of
-    bfloat16 are two slices of 256 threads with five vectors, 0.95 / 1.00 of a copy (LayerNorm / RMSNorm, H100). In
-    slices of 512 threads with four, of which the second was a quarter full, they reached 0.62 / 0.71.
-    """
-    if row.threads > 2 * FEW_THREADS:  # its registers have room for one block, however short the slice
-        return ThreadMap(row.threads, row.vectors, width, blocks * row.threads * row.vectors * width == n2)
-    halves = [FEW_THREADS] if halve and row.threads == 2 * FEW_THREADS else []
-    maps = [map_threads(-(-n2 // blocks), width, threads) for threads in (row.threads, *halves)]
-    least = min(maps, key=lambda one: one.columns)
-    return least._replace(whole=blocks * least.columns == n2)
+def clusters_for(n1: int, layout: ClusterLayout, resident: int) -> int:
+    """Return how many clusters take n1 rows, of which the GPU holds so many clusters at a time."""
+    if n1 <= resident or not layout.alike:
+        return max(1, min(n1, resident))
+    # each cluster takes every so many-th row
+    return resident - resident % layout.thread_map.width or n1
 
 
 def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device) -> ClusterLayout:
@@ -339,12 +345,10 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     parameter_bytes: bytes per element of weight and bias.
     """
     processors = device.multiprocessors
-    # Shared memory holds the parameters if two blocks with them fit on a multiprocessor. For few rows it is enough that
-    # one fits, up to 7/8 of the multiprocessors: clusters find no room on the last eighth if each of their blocks has a
-    # multiprocessor to itself.
+    # Shared memory holds the parameters even if a block is then alone on its multiprocessor: 224,160 columns of float32
+    # reach 0.82 / 0.96 of a copy, with parameters from global memory 0.66 / 0.80 (LayerNorm / RMSNorm, H100).
     held = slices._replace(parameter_bytes=parameter_bytes)
-    neighbours = 1 if 8 * n1 * slices.blocks <= 7 * processors or slices.alignments else 2
-    fit = neighbours * (held.shared_bytes + STATIC_BYTES) <= device.shared_bytes
+    fit = held.shared_bytes + STATIC_BYTES <= device.shared_bytes
     if slices.thread_map.width * parameter_bytes < 4 or not fit:
         return slices
     # Smaller blocks share few rows, as many as there are multiprocessors.
@@ -363,4 +367,8 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     #     float32    132 rows 0.954, 0.968   264 rows 0.953, 0.957                           2,048 rows 0.937, 0.988
     # MANY lies between: at 528 rows of bfloat16 it is too low, of longer rows too high.
     many = n1 * held.blocks >= MANY * processors
-    return held._replace(one_row=many and held.kept and held.parameters < (1 if held.alignments else 2))
+    one_row = many and held.thread_map.threads <= FEW_THREADS and held.parameters < (1 if held.anywhere else 2)
+    # Cut out of two vectors, two parameters of 16 bits take more instructions than all else of a LayerNorm.
+    both = held.anywhere and held.parameters == 2 and held.thread_map.width == BYTES // 2
+    alike = both and held.blocks <= ALIKE_BLOCKS and n1 * held.blocks >= ALIKE_FROM * processors
+    return held._replace(one_row=one_row, alike=alike)

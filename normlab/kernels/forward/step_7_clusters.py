@@ -5,7 +5,7 @@ distributed shared memory, still with one barrier. A block fetches its slice of 
 Moves: x once, the output once, the parameters once per cluster. With few rows several clusters read the same x
 (`readers` below).
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: records norm_*_h200, `normlab.kernels.forward.layouts.slices_for`, and the `why` of `tables.EDGES`.
+Measured: records norm_*_h200, `normlab.kernels.forward.layouts.slices_for`, and `EDGES_WHY` there.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
@@ -13,14 +13,15 @@ What changed since step 6:
   of a block that shares its multiprocessor.
 - Blocks are persistent: a cluster takes row after row. Each thread reads only the vectors that it copied itself. A
   vector's slot in shared memory is free after the thread's last load from it, and the next row's vector goes there.
-- Where the registers suffice (`kept`), a thread loads its vectors into them once, for all passes. Elsewhere each pass
-  loads them from shared memory again.
+- Where the registers suffice (`kept`), a thread loads its vectors into them once, for all passes, as they lie in
+  memory: two elements of 16 bits share a register, and each pass widens them. Elsewhere each pass loads them from
+  shared memory again.
 - The slice's parameters lie in shared memory beside the row, loaded once for all rows.
 - Many rows, at most one parameter (`one_row`): three blocks fit on a multiprocessor, and each cluster takes one row.
 - Few rows (`spread`): a slice is divided among smaller blocks on more multiprocessors, because latency is most of the
   time.
-- Rows that begin in the middle of a vector (`edges`): threads have whole vectors of memory; a cluster takes the rows of
-  one place in a vector after another, and shifts the parameters once for each.
+- Rows that begin in the middle of a vector (`edges`): threads have whole vectors of memory, and cut the parameters of
+  their columns out of two vectors in shared memory, or a cluster takes the rows of one place in a vector only.
 - Few rows (`readers`): a cluster's multiprocessors share one path to memory, so several clusters read the same row.
   Each computes the statistics and writes a part of the output.
 """
@@ -59,16 +60,21 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Ref
 
 
 def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
-    """Return the plan of long rows that begin in the middle of a vector (`clusters.edges`), else step 6's."""
+    """Return the plan of rows that are faster in clusters although registers might hold them, else step 6's.
+
+    They are those that begin in the middle of a vector (`clusters.edges`), and those that are longer than the tables'.
+    """
     n2, itemsize = problem.shape[1], problem.x.dtype.itemsize
     widest_bytes, rms = max(itemsize, problem.output.dtype.itemsize), problem.mean is None
-    full = BYTES // widest_bytes
-    # Vectors of half the width are as fast.
-    within = 2 * widest(n2, *problem.matrices) < full and shifts_alike(full, problem.x, problem.output)
-    if within and problem.invvar.dtype.itemsize == 4 and n2 >= layouts.EDGES_FROM[widest_bytes, rms]:
+    full, width, chosen = BYTES // widest_bytes, widest(n2, *problem.matrices), None
+    if 2 * width >= full:  # vectors of half the width are as fast
+        if width == full and n2 > layouts.BLOCK_UP_TO and device.largest_cluster > 1:
+            chosen = layouts.slices_for(n2, width, itemsize, device)
+    elif n2 >= layouts.EDGES_FROM[widest_bytes, rms] and shifts_alike(full, problem.x, problem.output):
         chosen = layouts.edges_for(n2, full, itemsize, device, rms)
-        found = None if chosen is None else _planned(problem, device, chosen)
-        if found is not None and not isinstance(found, Refusal):
+    if chosen is not None and problem.invvar.dtype.itemsize == 4:
+        found = _planned(problem, device, chosen)
+        if not isinstance(found, Refusal):
             return found
     return step_6_one_barrier.plan(problem, device)
 
@@ -80,7 +86,7 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
     # so far nothing depends on n1; what does, changes no bit of a row
     parameters = problem.output if problem.weight is None else problem.weight  # gamma may be wider (`kernels.add_norm`)
     layout = layouts.spread_out(layout, n1, parameters.dtype.itemsize, device)
-    if layout.alignments and layout.parameters and not layout.parameters_held:
+    if layout.anywhere and layout.parameters and not layout.parameters_held:
         return Refusal("shared memory has no room for the parameters, which rows that begin anywhere need there")
     dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
 
@@ -93,7 +99,7 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
 
     # Persistent clusters: as many as find a place at once, which only the driver knows.
     def persistent(resident: int) -> Plan:
-        return planned(layouts.clusters_for(n1, layout.alignments, resident // layout.readers))
+        return planned(layouts.clusters_for(n1, layout, resident // layout.readers))
 
     return PersistentPlan(_work(dtype, layout, 1), (), values, persistent)
 

@@ -232,9 +232,9 @@ LARGER = (
 SLICES = {
     8: (
         Slice(
-            threads=512, vectors=4,
-            why="0.90 / 0.92 of a copy at 65536 columns of bfloat16 (LayerNorm / RMSNorm); 256 threads: 0.89 / 0.93, "
-                "with eight vectors: 0.85 / 0.91",
+            threads=256, vectors=8,
+            why="0.94 / 0.98 of a copy at 65536 columns of bfloat16 (LayerNorm / RMSNorm, H100); 512 threads, four "
+                "vectors: 0.91 / 0.98",
         ),
         *LARGER,
     ),
@@ -244,34 +244,19 @@ SLICES = {
             why="0.92 / 0.95 of a copy at 65536 columns of float32 (LayerNorm / RMSNorm); 512 threads, four vectors: "
                 "0.84 / 0.94",
         ),
+        Slice(
+            threads=256, vectors=9,
+            why="0.73 / 0.92 of a copy at 131071 columns of float32 (LayerNorm / RMSNorm, H100), two slices per "
+                "multiprocessor; 512 threads, five vectors, one slice: 0.49 / 0.77",
+        ),
         *LARGER,
     ),
 }
-# Rows that begin in the middle of a vector, in clusters of at most eight blocks: by elements per vector, and by whether
-# the norm is RMSNorm. Measured on an H200. Others have the slices above.
-EDGES = {
-    (8, False): (
-        Slice(
-            threads=128, vectors=8,
-            why="0.66 of a copy at 50257 columns of bfloat16; 256 threads: 0.57; in pieces 0.18",
-        ),
-        Slice(
-            threads=256, vectors=8,
-            why="0.66 of a copy at 91707 columns of bfloat16; 16 blocks of 128 threads: 0.61; in pieces 0.19",
-        ),
-    ),
-    (8, True): (
-        Slice(
-            threads=256, vectors=8,
-            why="0.82 / 0.85 of a copy at 50257 and 91707 columns of bfloat16; 128 threads: 0.82 / 0.84; in pieces "
-                "0.25",
-        ),
-        Slice(
-            threads=512, vectors=5,
-            why="0.78 of a copy at 131071 columns of bfloat16; 16 blocks of 256 threads: 0.65; in pieces 0.26",
-        ),
-    ),
-}
+# RMSNorm of rows of 16 bits that begin in the middle of a vector and are a little longer than eight slices hold.
+EDGES = Slice(
+    threads=512, vectors=5,
+    why="0.92 of a copy at 131071 columns of bfloat16 (RMSNorm, H100); 16 blocks of 256 threads: 0.77",
+)
 # Narrower vectors than those of SLICES. There is no slice of 1024 threads: its threads would have 64 registers each,
 # too few for the addresses of eight vectors.
 NARROW = (

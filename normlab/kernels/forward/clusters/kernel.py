@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from normlab.engine import cluster_arrive_shared, cluster_wait, cuda, store
+from normlab.engine import cluster_arrive_shared, cluster_wait, cuda, int32, store, wait_copies
 from normlab.kernels.forward.clusters import edges
 from normlab.kernels.forward.clusters.fetch import parameter_fetcher, row_fetcher, row_taker, sharer
 from normlab.kernels.forward.clusters.operands import Memory, Row
@@ -18,12 +18,12 @@ def build(dtype: Any, layout: ClusterLayout) -> Any:
     """Return the kernel for an accumulator dtype and a layout."""
     thread_map, cluster, warps = layout.thread_map, layout.cluster, layout.warps
     bits, parameter_bits = BITS[layout.itemsize], BITS[layout.parameter_bytes or layout.itemsize]
-    # The values that a thread's registers hold: its part of the row, or one vector at a time.
-    elements = thread_map.elements if layout.kept else thread_map.width
+    width, words_kept = thread_map.width, thread_map.elements * layout.itemsize // 4 if layout.kept else 1
     share_of, fetch_row, fetch_parameters = sharer(layout), row_fetcher(layout), parameter_fetcher(layout)
     take_row, pass_1, pass_2 = row_taker(layout), first_pass(layout, dtype), second_pass(layout, dtype)
-    merge = group_merger(thread_map, layout.blocks, layout.spread, layout.alignments > 0)
-    (begin, advance), place_of, anywhere = edges.row_order(layout), edges.placer(layout), layout.alignments > 0
+    merge = group_merger(thread_map, layout.blocks, layout.spread, layout.anywhere)
+    place_of, parameters_held, together = edges.placer(layout), layout.parameters_held, cluster * layout.readers
+    next_row = int(layout.kept)  # groups in flight when the parameters must be there: `take_row` has started the row's
 
     @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
@@ -32,25 +32,27 @@ def build(dtype: Any, layout: ClusterLayout) -> Any:
         exchange = cuda.shared.array((2, 1, 2, warps), dtype)
         held = cuda.shared.array(0, bits, alignment=16)  # the block's part of the row
         parameters = cuda.shared.array(0, parameter_bits, alignment=16)  # the same memory, in the parameters' bits
-        values = cuda.local.array(elements, dtype)
-        memory = Memory(held, parameters, exchange)
+        words = cuda.shared.array(0, int32, alignment=16)  # and as words
+        kept = cuda.local.array(words_kept, int32)
+        values = cuda.local.array(width, dtype)  # one vector at a time
+        memory = Memory(held, parameters, words, kept, exchange)
         n1, n2 = x.shape
-        row, stop = begin(n1)
-        share = share_of(weight, stop)
-        place = place_of(x, share, row)
+        row, share = cuda.blockIdx.x // together, share_of(weight)
 
         # Fetch the first row, then the parameters: the first pass needs only the row.
         fetch_row(memory, x, share, row)
-        fetch_parameters(memory, weight, bias, share, place, n2)
+        fetch_parameters(memory, weight, bias, share, place_of(x, share, row), n2)
 
         phase = 0
         while row < n1:
             # Wait for this row. If registers keep it, start to fetch the next row now.
-            following = advance(row, n1, share)
-            take_row(values, memory, x, share, place, following)
+            following, place = row + share.stride, place_of(x, share, row)
+            take_row(memory, x, share, place, following)
 
             # First pass: the mean and then the squares of this warp's own values.
             pass_1(values, memory, x, share, place, phase, mean)
+            if parameters_held:  # Before the barrier, because neighbours may read the thread's part of the parameters.
+                wait_copies(next_row)  # They are in flight only in the first turn.
 
             # Exchange: one barrier for both sums, then every warp merges the sums of all warps of the row.
             if cluster > 1:
@@ -68,12 +70,6 @@ def build(dtype: Any, layout: ClusterLayout) -> Any:
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
-            if anywhere:
-                place_before = place
-                place = place_of(x, share, following)
-                if following < n1 and place.first != place_before.first:  # the next row begins at another place
-                    cuda.syncthreads()  # all threads of the block have read the parameters of this row
-                    fetch_parameters(memory, weight, bias, share, place, n2)
             row = following
 
         # Epilogue.

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 
 class Memory(NamedTuple):
-    """The block's shared memory: its part of the row and of the parameters, as bits, and the exchange buffer.
+    """The block's shared memory: its part of the row and of the parameters, and the exchange buffer; a thread's `kept`.
 
-    held and parameters are the same dynamic shared memory in two dtypes.
+    held, parameters and words are the same dynamic shared memory: bits of x, bits of a parameter, and words of 32 bits.
     """
 
     held: Any  # the block's part of the row: `ClusterLayout.held_columns` elements of x
     parameters: Any  # after the row's part: gamma, then beta, of the same columns
+    words: Any
+    kept: Any  # local, words: the thread's part of the row as it lies in memory, if registers keep it
     exchange: Any  # (2 phases, 1, 2 sums, warps)
 
 
@@ -29,7 +31,6 @@ class Share(NamedTuple):
     betas_at: Any  # the same for beta
     first: Any  # the column of the thread's first vector in a row that begins with a vector
     stride: Any  # the number of rows from one of the cluster's rows to its next
-    stop: Any  # where rows begin anywhere: `edges.row_order`
 
 
 class Place(NamedTuple):
@@ -40,6 +41,7 @@ class Place(NamedTuple):
     left: Any  # columns from the first one on to the row's end
     begin: Any  # the index of the first one in the matrix
     limit: Any  # a vector that begins at most so many elements after the first one, less one, can be copied
+    inner: Any  # True if all elements of all vectors of the warp are the row's
 
 
 class Row(NamedTuple):
