@@ -109,8 +109,10 @@ def row_writer(
     def take(gammas, betas, held, weight, bias, v, column):
         if early:
             for k in range(width):
-                gammas[k] = held[0][v * width + k]
-                betas[k] = held[1][v * width + k]
+                if weight is not None:
+                    gammas[k] = held[0][v * width + k]
+                if bias is not None:
+                    betas[k] = held[1][v * width + k]
         else:
             # A vector at a time, from L1 or L2: all parameters would take twice the registers of the row.
             load_parameters(gammas, betas, weight, bias, column)
