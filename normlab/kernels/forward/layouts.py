@@ -282,9 +282,7 @@ class ClusterLayout(NamedTuple):
         if self.anywhere:
             said.append("a row may begin in the middle of a vector: threads have whole vectors of memory")
         if self.alike:
-            said.append(
-                "a cluster takes rows that begin at the same place in a vector, and holds the parameters shifted"
-            )
+            said.append("a cluster takes rows that begin at one place in a vector, and holds the parameters shifted")
         elif self.cut and self.parameters:
             said.append("each thread cuts the parameters of its columns out of two vectors")
         if self.readers > 1:
