@@ -431,6 +431,7 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
         (528, 4096, Form(BFLOAT16, BFLOAT16), True, 2),  # two blocks of 256 threads with 112 registers have room
         (529, 4096, Form(BFLOAT16, BFLOAT16), False, 2),
         (529, 4096, Form(BFLOAT16, BFLOAT16, weighted=False, biased=False), False, 2),
+        (1, 8192, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 1),
         (100, 128, Form(BFLOAT16, BFLOAT16), True, 32),
         (132 * 128, 128, Form(BFLOAT16, BFLOAT16), True, 128),
         (132 * 128 + 1, 128, Form(BFLOAT16, BFLOAT16), False, 128),
@@ -443,11 +444,21 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
 def test_few_rows_have_all_multiprocessors_and_wait_for_memory_once(n1, n2, form, early, rows):
     """In the layout, and in what the compiler makes of it: the loads of the parameters come before the sums."""
     (one,) = launches(FORWARD["one_barrier"], n1, n2, form)
-    assert (one.work.options[1].early, one.work.options[1].rows) == (early, rows)
+    layout = one.work.options[1]
+    assert (layout.early, layout.rows) == (early, rows)
+    if n1 < 1000 and early:
+        assert layout.resident == 1, "registers have room for the parameters"
     ptx = compile_ptx(one.work.kernel, one.types, (9, 0))
     assert ".local" not in ptx
     loads, sums = [found.start() for found in re.finditer(r"ld\.global", ptx)], ptx.index("shfl.sync")
     assert all(load < sums for load in loads) == (early or not form.weighted)
+
+
+def test_parameters_of_many_rows_come_early_only_where_that_was_measured():
+    """Neither beside a residual or a gate nor of samples."""
+    assert forward_layouts.rows_for(1024, 8, 2, False).layout.early
+    for what in ({"beside": True}, {"sampled": True}):
+        assert not forward_layouts.rows_for(1024, 8, 2, False, **what).layout.early
 
 
 def test_of_rows_of_which_a_multiprocessor_holds_one_block_only_odd_ones_have_blocks_for_the_columns():

@@ -8,7 +8,6 @@ from normlab.kernels.plan import Device
 from normlab.stages.vector import WARP
 
 WAVES = 4  # of blocks, at least: with fewer the last ones would find the GPU half empty
-MAX_REGISTERS = 255  # of a thread
 
 
 def with_rows(layout: RegisterLayout, most: int, threads: int = WARP) -> RegisterLayout:
@@ -39,7 +38,7 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
         layout = with_rows(layout, 1, LEAST_THREADS)
     registers = OWN_REGISTERS + layout.thread_map.elements * (1 + parameters + beside)
     resident = device.registers // (registers * layout.thread_map.threads * layout.rows)
-    at_once = -(-n1 // layout.rows) <= resident * device.multiprocessors and registers <= MAX_REGISTERS
+    at_once = -(-n1 // layout.rows) <= resident * device.multiprocessors
     if at_once:
         layout = layout._replace(resident=1)
     return layout._replace(early=parameters > 0 and (at_once or layout.early))
