@@ -442,16 +442,20 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
     ],
 )
 def test_few_rows_have_all_multiprocessors_and_wait_for_memory_once(n1, n2, form, early, rows):
-    """In the layout, and in what the compiler makes of it: the loads of the parameters come before the sums."""
     (one,) = launches(FORWARD["one_barrier"], n1, n2, form)
     layout = one.work.options[1]
     assert (layout.early, layout.rows) == (early, rows)
     if n1 < 1000 and early:
         assert layout.resident == 1, "registers have room for the parameters"
+
+
+@pytest.mark.parametrize(("n1", "early"), [(528, True), (529, False)])
+def test_early_parameters_are_loaded_before_the_sums(n1, early):
+    (one,) = launches(FORWARD["one_barrier"], n1, 4096, Form(BFLOAT16, BFLOAT16))
     ptx = compile_ptx(one.work.kernel, one.types, (9, 0))
     assert ".local" not in ptx
     loads, sums = [found.start() for found in re.finditer(r"ld\.global", ptx)], ptx.index("shfl.sync")
-    assert all(load < sums for load in loads) == (early or not form.weighted)
+    assert all(load < sums for load in loads) == early
 
 
 def test_parameters_of_many_rows_come_early_only_where_that_was_measured():
