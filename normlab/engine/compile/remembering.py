@@ -18,19 +18,26 @@ except ImportError:  # numba's own, older numba.cuda
 
 BaseFunction: Any = functions.BaseFunction
 TargetConfig: Any = targetconfig.TargetConfig
-_resolved = BaseFunction.get_call_type
+_resolved: Any = getattr(BaseFunction, "get_call_type", None)
+_all_values: Any = getattr(TargetConfig, "values", None)
 _calls: dict[tuple, tuple] = {}  # ids of a function's type and of the context, and the types → both, and the signature
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Let Numba remember what calls and options it has met, in a `with` block that one thread runs at a time."""
-    before = TargetConfig.values, BaseFunction.get_call_type
-    TargetConfig.values, BaseFunction.get_call_type = _values, _signature
+    """Let Numba remember what calls and options it has met, in a `with` block that one thread runs at a time.
+
+    A newer Numba may have other names. It then works out again what would be remembered under these.
+    """
+    patches = (BaseFunction, "get_call_type", _signature), (TargetConfig, "values", _values)
+    before = [(owner, name, getattr(owner, name), patch) for owner, name, patch in patches if hasattr(owner, name)]
+    for owner, name, _, patch in before:
+        setattr(owner, name, patch)
     try:
         yield
     finally:
-        TargetConfig.values, BaseFunction.get_call_type = before
+        for owner, name, own, _ in before:
+            setattr(owner, name, own)
 
 
 def _signature(function: Any, context: Any, args: tuple, kws: dict[str, Any]) -> Any:
@@ -49,4 +56,5 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 def _values(options: Any) -> dict[str, Any]:
     """Return the values of all options, as `TargetConfig.values` does."""
-    return _defaults(options.__class__) | options._values
+    chosen = getattr(options, "_values", None)
+    return _all_values(options) if chosen is None else _defaults(options.__class__) | chosen
