@@ -27,7 +27,7 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
     thread loads them beside its elements: 500 rows of 768 columns of bfloat16 5.4 and 4.8 us, 256 of 5,120 7.5 and 6.7
     us. If not, the GPU has fewer bytes on their way: 1,024 rows of 4,096 columns 9.2 and 10.1 us.
 
-    A block of few rows that begin anywhere stages its parameters while the rows are on their way.
+    A block of few rows that begin anywhere stages its parameters while the rows are on their way; that is not measured.
 
     parameters, beside: how many there are of weight and bias, and of residual and gate.
     """

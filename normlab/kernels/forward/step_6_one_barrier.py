@@ -72,7 +72,8 @@ PLAIN = Extras()
 class Phases(NamedTuple):
     """The device functions that differ between aligned rows (`stages.vector`) and shifted ones (`stages.shifted`).
 
-    words: held per thread, for `load_row` and `write_row`. rows_of(output, weight): (begin, end, step) of the rows that
+    words: held per thread, for `load_row` and `write_row`. write_row takes early parameters, too; shifted rows ignore
+    them, because theirs lie in shared memory. rows_of(output, weight): (begin, end, step) of the rows that
     the block's first row group takes, one after another, and the end of the rows that the block has. apart: the
     distance to the row of the next row group. arrive(): wait for parameters that `stage` has started to copy.
     """

@@ -73,8 +73,7 @@ LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
         columns_up_to=768, threads=32, rows=8, resident_threads=1024, early=True,
-        why="1.01 of a copy at 768 columns; four rows: 1.00; early, which takes 16 elements per thread, 0.987 to 0.995 "
-            "at 512",
+        why="1.01 of a copy at 768 columns; four rows: 1.00; early (512 columns) 0.987 to 0.995",
     ),
     Candidate(
         columns_up_to=1024, vectors=2, rows=2, resident_threads=1024, early=True,
