@@ -1,5 +1,6 @@
 """Backward of rows that begin in the middle of a vector: every alignment, both ends of a row and of the matrix."""
 
+import itertools
 from dataclasses import replace
 
 import devices
@@ -12,7 +13,7 @@ from kernels.test_invariance import few_stay, random_case, results, sanitized, s
 
 from normlab.engine import launch, using
 from normlab.host.checks import step_of
-from normlab.kernels import BackwardProblem, Device, Problem
+from normlab.kernels import BackwardProblem, Device, Problem, halves
 from normlab.kernels.backward import final_sums, layouts, step_3_pipelined
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.tables import Candidate
@@ -214,8 +215,20 @@ def test_the_plan_of_odd_rows_has_whole_vectors_and_as_many_clusters_for_each_al
         assert "middle of a vector" in plan.why
 
 
-def test_rows_that_vectors_of_half_the_width_fit_are_aligned():
-    for n2, dtype in ((1004, "bfloat16"), (1002, "float32"), (63, "bfloat16"), (1000, "bfloat16")):
+def test_rows_that_vectors_of_half_the_width_fit_are_aligned_where_that_is_faster():
+    for n2, dtype in ((2308, "bfloat16"), (1002, "float32"), (63, "bfloat16"), (1000, "bfloat16")):
         plan = plan_of(n2, dtype)
         assert getattr(plan.layout, "alignments", 1) == 1
+    for n2, dtype in ((1004, "bfloat16"), (202, "float32"), (65_540, "bfloat16")):
+        assert plan_of(n2, dtype).layout.alignments == 2
     assert plan_of(333, "float32", alignment=8).layout.alignments == 1, "a matrix that begins within a vector"
+
+
+@pytest.mark.parametrize("ranges", [*halves.FORWARD.values(), *halves.BACKWARD.values()])
+def test_ranges_of_rows_in_half_vectors_ascend_without_overlap(ranges):
+    ends = list(itertools.chain(*ranges))
+    assert ends == sorted(set(ends))
+    for first, last in ranges:
+        assert halves.whole_vectors_pay(first, ranges)
+        assert halves.whole_vectors_pay(last, ranges)
+        assert not halves.whole_vectors_pay(first - 1, ranges)

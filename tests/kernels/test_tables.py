@@ -10,7 +10,7 @@ from normlab.kernels.backward import layouts as backward_layouts
 from normlab.kernels.backward.first_tables import GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED, edges_for
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
-from normlab.kernels.forward.tables import NARROW, SLICES, TABLES
+from normlab.kernels.forward.tables import NARROW, NARROWER, SLICES, TABLES
 from normlab.stages.vector import map_threads
 
 HALVES_AND_SINGLES = ((2, 2), (2, 4), (4, 4))
@@ -76,6 +76,9 @@ def test_narrower_vectors_are_laid_out_as_rows_of_as_many_vectors(itemsize, narr
     width = full // narrower
     for vectors, rms in itertools.product((1, 9, 64, 100, 257, 512, 1024), (False, True)):
         wide, narrow = (forward_layouts.rows_for(vectors * one, one, itemsize, rms) for one in (full, width))
+        if vectors * full <= max((row.columns_up_to for row in NARROWER.get((itemsize, rms), ())), default=0):
+            assert narrow.why in {row.why for row in NARROWER[itemsize, rms]}
+            continue
         assert wide.layout._replace(thread_map=None) == narrow.layout._replace(thread_map=None)
         assert wide.layout.thread_map[:2] == narrow.layout.thread_map[:2]
         kind = next(kind for kind in backward_layouts.KINDS if not kind.memory_efficient and not kind.biased)

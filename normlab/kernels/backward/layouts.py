@@ -7,6 +7,7 @@ from normlab.kernels.backward.first_tables import edges_for, first_for
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.tables import Candidate, table_for
+from normlab.kernels.halves import BACKWARD, whole_vectors_pay
 from normlab.kernels.plan import CLUSTERS_FROM, Chosen, Device
 from normlab.stages.vector import BYTES, WARP, map_threads, whole_warps
 
@@ -14,17 +15,15 @@ MAX_ELEMENTS = 40  # per thread: two sums of each stay in registers from the fir
 EDGES_FROM = {2: 65, 4: 128}  # columns, by bytes per element: shorter rows have few vectors between their ends
 
 
-# Columns from which rows that begin at one of two offsets take whole vectors, with a bias and without. At 11580 columns
-# of bfloat16: LayerNorm 0.89 of a copy instead of 0.74, RMSNorm 0.89 instead of 0.95; at 106516 0.81 instead of 0.66.
-HALVES_FROM = {True: 8192, False: 16384}
-
-
-def alignments_for(n2: int, sizes: tuple[int, int, int], biased: bool) -> int:
+def alignments_for(n2: int, sizes: tuple[int, int, int], biased: bool, memory_efficient: bool) -> int:
     """Return at how many offsets within a vector of 16 bytes rows begin that are worth the work of `edges`; else 1."""
     full = BYTES // max(sizes)
     alignments = full // math.gcd(n2, full)
-    least = EDGES_FROM[max(sizes)] if alignments > 2 else HALVES_FROM[biased]
-    return alignments if n2 >= least else 1
+    if alignments == 2:
+        pay = whole_vectors_pay(n2, BACKWARD[max(sizes), biased, memory_efficient])
+    else:
+        pay = n2 >= EDGES_FROM[max(sizes)]
+    return alignments if pay else 1
 
 
 def touched_columns(n2: int, width: int, alignments: int) -> int:

@@ -69,7 +69,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     if third_bytes not in (0, problem.saved.dtype.itemsize):
         return Refusal("a third array lies in stages of the saved array's elements, and has others")
     full, chosen = BYTES // max(sizes), None
-    alignments = alignments_for(n2, sizes, problem.bias is not None)
+    alignments = alignments_for(n2, sizes, problem.bias is not None, problem.memory_efficient)
     alone = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does none of these
     if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
         kind = kind_of(problem, full, together=1, anywhere=True)
@@ -202,7 +202,7 @@ def _layouts(n2: int) -> list[PipelineLayout]:
     for sizes in ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2)):
         full = BYTES // max(sizes)
         for kind in KINDS:
-            alignments = alignments_for(n2, sizes, kind.biased)
+            alignments = alignments_for(n2, sizes, kind.biased, kind.memory_efficient)
             ways = [(width, 1) for width in (1, 2, 4, 8) if n2 % width == 0 and width <= full]
             for width, several in [*ways, *[(full, alignments)] * (alignments > 1)]:
                 chosen = layout_for(n2, width, sizes, kind, H200, several)

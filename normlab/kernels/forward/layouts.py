@@ -3,9 +3,10 @@
 What a row's bits depend on is chosen without n1, so a row has the same bits in every batch.
 """
 
+import math
 from typing import NamedTuple
 
-from normlab.kernels.forward.tables import BESIDE, EDGES, NARROW, SAMPLED, SLICES, TABLES, Candidate, Slice
+from normlab.kernels.forward.tables import BESIDE, EDGES, NARROW, NARROWER, SAMPLED, SLICES, TABLES, Candidate, Slice
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
 from normlab.stages.shifted import ShiftedMap
@@ -63,6 +64,7 @@ LEAST_THREADS = 128  # per block of rows that share a warp
 MOST_VECTORS = 5  # per lane of such rows; fewer on one or two lanes, which would read far apart
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
+REGISTERS = 2**16  # of a multiprocessor
 OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 14 to 16
 EARLY_REGISTERS = 64  # of a thread, at most, for early parameters of many rows: 1,024 threads have room for so many
 
@@ -80,7 +82,8 @@ def rows_for(
     # The table's columns are those of vectors of 16 bytes: count * (BYTES // itemsize). Both sides are times width.
     columns_times_width = n2 * (BYTES // itemsize)
     first = SAMPLED if sampled else BESIDE if beside else {}
-    candidates = *first.get(itemsize, ()), *TABLES[itemsize, rms]
+    narrow = NARROWER.get((itemsize, rms), ()) if width < BYTES // itemsize and not (beside or sampled) else ()
+    candidates = *narrow, *first.get(itemsize, ()), *TABLES[itemsize, rms]
     chosen = next((row for row in candidates if columns_times_width <= row.columns_up_to * width), otherwise)
     thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
     if chosen.threads and chosen.threads <= WARP:
@@ -91,11 +94,17 @@ def rows_for(
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
+    # Early parameters take registers of threads without columns, too. RMSNorm of bfloat16: 1,104 columns, which fill
+    # 0.72 of their threads, 0.93 of a copy, late 0.99; 904 columns, 0.88, 1.03 and 1.02. LayerNorm has two parameters:
+    # 1,776 columns, 0.87, reach 0.93, late 0.99 (H100).
+    filled = 8 * n2 >= (7 if rms else 8) * thread_map.columns
+    needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
+    early = chosen.early and filled and not (beside or sampled) and needed <= EARLY_REGISTERS
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
+    if early and limit:
+        limit = min(limit, REGISTERS // needed)
     resident = 1 if limit is None else max(1, limit // threads)
-    needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
-    early = chosen.early and not (beside or sampled) and needed <= EARLY_REGISTERS
     return Chosen(RegisterLayout(thread_map, rows, resident, early=early), chosen.why)
 
 
@@ -158,7 +167,8 @@ FEWER = 28  # words, as KEPT, where a thread has 80 registers; more would spill
 FEWER_ANYWHERE = 16, 20  # the same for 16 bits in rows that begin in the middle of a vector; with two parameters
 MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
 ALIKE_FROM = 12  # slices per multiprocessor: clusters then have several rows of the same place in a vector
-ALIKE_BLOCKS = 2  # per row, at most: of more blocks too few clusters are a multiple of the places
+# Blocks per row, at most, by the places at which rows begin: of more blocks too few clusters are a multiple of them.
+ALIKE_BLOCKS = {1: 16, 2: 16, 4: 8, 8: 2}
 SMALLEST_BLOCK = 64  # threads; a slice is four blocks then, and more would only have more to wait for
 
 
@@ -290,16 +300,18 @@ class ClusterLayout(NamedTuple):
         return said
 
 
-def slices_for(n2: int, width: int, itemsize: int, device: Device, first: tuple[Slice, ...] = ()) -> Chosen | None:
+def slices_for(
+    n2: int, width: int, itemsize: int, device: Device, first: tuple[Slice, ...] = (), longest: int = LONGEST
+) -> Chosen | None:
     """Return the `ClusterLayout` of long rows, as it is for one block per slice; `spread_out` does the rest.
 
-    Return None if the row has more than LONGEST columns, if a vector is too narrow for an asynchronous copy, or if no
+    Return None if the row has more than `longest` columns, if a vector is too narrow for an asynchronous copy, or if no
     cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x. first: slices
     to try before the tables'.
     """
     if width * itemsize < 4:  # no asynchronous copy is that narrow
         return None
-    if n2 > LONGEST:
+    if n2 > longest:
         return None
     # Slices of 32 KB come first: with two parameters, two of them share a multiprocessor.
     # With vectors of one element the cluster is 1.2 times as fast as pieces (`split_rows`): 390 us and 449 for 1,024
@@ -327,26 +339,31 @@ def edges_for(n2: int, width: int, itemsize: int, device: Device, rms: bool) -> 
     touched = -(-(n2 + width - 1) // width) * width
     slices = EDGES.threads * EDGES.vectors * width
     beyond = rms and width == BYTES // 2 and EDGES_BEYOND < touched <= EDGES_BLOCKS * slices
-    chosen = slices_for(touched, width, itemsize, device, (EDGES,) if beyond else ())
+    chosen = slices_for(touched, width, itemsize, device, (EDGES,) if beyond else (), LONGEST + width)
     if chosen is None:
         return None
     layout = chosen.layout
     return Chosen(layout._replace(thread_map=layout.thread_map._replace(whole=False), anywhere=True), EDGES_WHY)
 
 
-def clusters_for(n1: int, layout: ClusterLayout, resident: int) -> int:
-    """Return how many clusters take n1 rows, of which the GPU holds so many clusters at a time."""
+def places_of(n2: int, width: int) -> int:
+    """Return at how many places in a vector rows of n2 columns begin, one after another."""
+    return width // math.gcd(n2, width)
+
+
+def clusters_for(n1: int, layout: ClusterLayout, resident: int, places: int) -> int:
+    """Return how many clusters take n1 rows, of which the GPU holds so many clusters at a time. places: `places_of`."""
     if n1 <= resident or not layout.alike:
         return max(1, min(n1, resident))
     # each cluster takes every so many-th row
-    return resident - resident % layout.thread_map.width or n1
+    return resident - resident % places or n1
 
 
-def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device) -> ClusterLayout:
+def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device, places: int = 1) -> ClusterLayout:
     """Return the layout for n1 rows, with `parameter_bytes`, `spread`, `readers` and `one_row` chosen for them.
 
     A thread keeps its columns and a warp its number among the row's warps, so no bit depends on n1.
-    parameter_bytes: bytes per element of weight and bias.
+    parameter_bytes: bytes per element of weight and bias. places: `places_of`.
     """
     processors = device.multiprocessors
     # Shared memory holds the parameters even if a block is then alone on its multiprocessor: 224,160 columns of float32
@@ -374,5 +391,5 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     one_row = many and held.thread_map.threads <= FEW_THREADS and held.parameters < (1 if held.anywhere else 2)
     # Cut out of two vectors, two parameters of 16 bits take more instructions than all else of a LayerNorm.
     both = held.anywhere and held.parameters == 2 and held.thread_map.width == BYTES // 2
-    alike = both and held.blocks <= ALIKE_BLOCKS and n1 * held.blocks >= ALIKE_FROM * processors
+    alike = both and held.blocks <= ALIKE_BLOCKS[places] and n1 * held.blocks >= ALIKE_FROM * processors
     return held._replace(one_row=one_row, alike=alike)

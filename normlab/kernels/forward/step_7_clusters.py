@@ -37,6 +37,7 @@ from normlab.kernels.forward import layouts, short_rows, split_rows, step_4_colu
 from normlab.kernels.forward.clusters.kernel import build
 from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.halves import FORWARD, whole_vectors_pay
 from normlab.kernels.plan import Chains, Chosen, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
@@ -67,10 +68,14 @@ def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | Persistent
     n2, itemsize = problem.shape[1], problem.x.dtype.itemsize
     widest_bytes, rms = max(itemsize, problem.output.dtype.itemsize), problem.mean is None
     full, width, chosen = BYTES // widest_bytes, widest(n2, *problem.matrices), None
-    if 2 * width >= full:  # vectors of half the width are as fast
+    if 2 * width == full:
+        anywhere = whole_vectors_pay(n2, FORWARD.get((widest_bytes, rms), ()))
+    else:
+        anywhere = width < full and n2 >= layouts.EDGES_FROM[widest_bytes, rms]
+    if not anywhere:
         if width == full and n2 > layouts.BLOCK_UP_TO and device.largest_cluster > 1:
             chosen = layouts.slices_for(n2, width, itemsize, device)
-    elif n2 >= layouts.EDGES_FROM[widest_bytes, rms] and shifts_alike(full, problem.x, problem.output):
+    elif shifts_alike(full, problem.x, problem.output):
         chosen = layouts.edges_for(n2, full, itemsize, device, rms)
     if chosen is not None and problem.invvar.dtype.itemsize == 4:
         found = _planned(problem, device, chosen)
@@ -85,7 +90,8 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
     layout = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
     # so far nothing depends on n1; what does, changes no bit of a row
     parameters = problem.output if problem.weight is None else problem.weight  # gamma may be wider (`kernels.add_norm`)
-    layout = layouts.spread_out(layout, n1, parameters.dtype.itemsize, device)
+    places = layouts.places_of(n2, layout.thread_map.width)
+    layout = layouts.spread_out(layout, n1, parameters.dtype.itemsize, device, places)
     if layout.anywhere and layout.parameters and not layout.parameters_held:
         return Refusal("shared memory has no room for the parameters, which rows that begin anywhere need there")
     dtype, values = accumulator(problem.invvar), (("factor", np.float32(1 / n2)),)
@@ -99,7 +105,7 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
 
     # Persistent clusters: as many as find a place at once, which only the driver knows.
     def persistent(resident: int) -> Plan:
-        return planned(layouts.clusters_for(n1, layout, resident // layout.readers))
+        return planned(layouts.clusters_for(n1, layout, resident // layout.readers, places))
 
     return PersistentPlan(_work(dtype, layout, 1), (), values, persistent)
 

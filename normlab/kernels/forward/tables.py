@@ -76,11 +76,11 @@ LAYER_HALVES = (
         why="1.01 of a copy at 768 columns; four rows: 1.00; early (512 columns) 0.987 to 0.995",
     ),
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2, resident_threads=1024, early=True,
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True,
         why="1.00 of a copy at 1024 columns; four vectors, 16 rows: 0.99; early 0.992 to 1.005, four rows: 0.966",
     ),
     Candidate(
-        columns_up_to=2048, vectors=2, rows=1, resident_threads=1024, early=True,
+        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536, early=True,
         why="1.00 of a copy at 2048 columns; four vectors, four rows: 0.99; early 0.996 to 1.004, two rows: 0.965",
     ),
     Candidate(
@@ -133,7 +133,8 @@ LAYER_SINGLES = (
         why="1.03 of a copy at 4096 columns; four vectors: 1.02; early 0.980 to 0.990",
     ),
     Candidate(
-        columns_up_to=5120, vectors=2, rows=1, why="1.01 of a copy at 5120 columns; four vectors: 1.01; early: 0.96"
+        columns_up_to=5120, vectors=2, rows=1, resident_threads=1920,
+        why="1.01 of a copy at 5120 columns; four vectors: 1.01; early: 0.96",
     ),
     Candidate(
         columns_up_to=16384, threads=512, rows=1,
@@ -155,6 +156,15 @@ RMS_SINGLES = (
     Candidate(
         columns_up_to=16384, vectors=4, rows=1, resident_threads=2048,
         why="1.02 of a copy at 16384 columns; with more registers: 0.98; eight vectors: 1.01",
+    ),
+)
+# Vectors narrower than 16 bytes: candidates before all others. Fewer threads with more vectors each: fewer are idle.
+NARROWER_HALVES = (
+    *SHORT_HALVES,
+    Candidate(
+        columns_up_to=2048, vectors=5, rows=2,
+        why="0.95 of a copy at 516 columns in vectors of four (LayerNorm, H100), 0.97 at 708 and 964; two vectors: "
+            "0.64 to 0.81",
     ),
 )
 # A residual or a gate takes as many registers as the row: a block of 512 threads would be alone on its multiprocessor.
@@ -207,6 +217,7 @@ SAMPLED_SINGLES = (
 BESIDE = {2: BESIDE_HALVES}
 SAMPLED = {2: SAMPLED_HALVES, 4: SAMPLED_SINGLES}
 # By bytes per element of the widest array, and whether the norm is RMSNorm.
+NARROWER = {(2, False): NARROWER_HALVES}
 TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
 
 
