@@ -196,12 +196,23 @@ def edges_without_bias(
 
 
 EDGES_SAVED = edges_without_bias(3, 1, PAIRS_OF_ROWS, ((81921, 131072), (163841, 245760)))
-EDGES_RECOMPUTED = edges_without_bias(2, 0, PAIRS_OF_ROWS, ((81921, 131072),))
+EDGES_RECOMPUTED = (
+    Candidate(
+        columns_from=131073, columns_up_to=163840, columns_a_block=10240, vectors=4, rows=1, stages=4, prefetch=1,
+        why="0.71 of a copy at 150001 columns, from the output (RMSNorm); two rows: 0.68, and their registers spill",
+    ),
+    *edges_without_bias(2, 0, PAIRS_OF_ROWS, ((81921, 131072),)),
+)
 EDGES_RECOMPUTED_FLOAT16 = edges_without_bias(2, 0, EDGES_OF_CLUSTERS, ((81921, 131072),))  # pairs of rows spilled
 EDGES_OF_SINGLES = (  # the widest element has 32 bits
     Candidate(
         columns_from=385, columns_up_to=768, threads=64, rows=8, stages=2,
         why="0.93 of a copy at 533 columns (LayerNorm), from the output 0.92; four rows, prefetch of 1: 0.82, 0.84",
+    ),
+    Candidate(
+        columns_from=6145, columns_up_to=8192, columns_a_block=4096, vectors=4, rows=2, stages=3, prefetch=1,
+        why="0.87 / 0.90 of a copy at 7001 columns, from the output 0.86 / 0.88; two rows of 512 threads 0.86 / 0.89, "
+            "0.90 / 0.90, but their registers spill",
     ),
     Candidate(
         columns_from=8193, columns_up_to=9216, columns_a_block=4096, vectors=3, rows=3, stages=3, prefetch=1,

@@ -164,7 +164,7 @@ LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multi
 KEPT = 32  # words per thread, at most, that registers hold for all passes: eight vectors of 16 bytes
 FEW_THREADS = 256  # per block, at most: two such blocks leave each thread 128 registers, three 80
 FEWER = 28  # words, as KEPT, where a thread has 80 registers; more would spill
-FEWER_ANYWHERE = 16, 20  # the same for 16 bits in rows that begin in the middle of a vector; with two parameters
+FEWER_ANYWHERE = 16  # the same for 16 bits in rows that begin in the middle of a vector
 MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
 ALIKE_FROM = 12  # slices per multiprocessor: clusters then have several rows of the same place in a vector
 # Blocks per row, at most, by the places at which rows begin: of more blocks too few clusters are a multiple of them.
@@ -263,7 +263,7 @@ class ClusterLayout(NamedTuple):
     def slices(self) -> int:
         """Return the slices that a multiprocessor has registers and shared memory for."""
         threads, room = self.thread_map.threads, SHARED_BYTES // (self.spread * self.shared_bytes + STATIC_BYTES)
-        fewer = FEWER if self.itemsize == 4 or not self.anywhere else FEWER_ANYWHERE[self.parameters > 1]
+        fewer = FEWER if self.itemsize == 4 or not self.anywhere else FEWER_ANYWHERE
         most = 3 if self.one_row or (self.words_per_thread <= fewer and not self.alike) else 2
         return max(1, min(room, most if threads <= FEW_THREADS else MAX_THREADS // threads))
 
