@@ -156,7 +156,7 @@ def normalised(
     if in_a_graph(x):
         return operators.apply(x, residual, weight, bias, how)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, residual, weight, bias)):
-        output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how)
+        output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how, residual is not None, None)
     else:
         output, new_residual, *_ = autograd.chosen(x).forward(x, residual, weight, bias, how)
     return output, x if residual is None else new_residual
