@@ -7,6 +7,7 @@ import devices
 import hypothesis
 import numpy as np
 import pytest
+from counting import COPIED, counter
 from hypothesis import strategies as st
 from products import examine, operands, run
 
@@ -14,7 +15,7 @@ from normlab.engine import using
 from normlab.kernels import LADDERS
 from normlab.kernels.sgemm import step_11_pipelined, tiling
 from normlab.kernels.sgemm.product import ProductProblem
-from normlab.sim import sanitize, trace
+from normlab.sim import sanitize
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
 
 # Of the pipelined step's kernel, with little to simulate: 32 x 64 by four warps.
@@ -139,12 +140,8 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_{}.sum"
 
 
 def counters(step, m, n, k):
-    found = []
-
-    def start(kernel, grid, block, *arguments, shared_bytes=0):
-        found.append(trace(kernel)[grid, block, 0, shared_bytes](*arguments).metrics)
-
-    run(step, operands(m, n, k), start)
+    launch, found = counter()
+    run(step, operands(m, n, k), launch)
     (metrics,) = found
     return metrics
 
@@ -241,7 +238,7 @@ def test_every_place_of_the_grid_has_one_block(down, across):
 
 def test_the_pipelined_step_s_copies_take_no_registers_and_no_conflicts():
     copied = counters(STEPS["pipelined"], 128, 128, 16)
-    copies = copied["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"]
+    copies = copied[COPIED.format("requests")]
     assert copied[REQUESTS.format(LD)] == copies, "no other loads"
     # 2 * 16 / 8 requests of 4 bytes a lane for A by each of 8 warps, 2 of 16 bytes for B, of which one a tile is there
     assert copies == 8 * (8 + 2)
