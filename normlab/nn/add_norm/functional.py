@@ -211,10 +211,7 @@ def _check(
     checks.check(function, like, tuple(x.shape[-1:]), weight, bias, how.eps)
     checks.check_kinds(function, like, weight, bias)
     if x.device != like.device:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{like.device} and {x.device}!"
-        )
+        raise checks.two_devices(like, x)
     if x.dtype is not like.dtype and {x.dtype, like.dtype} not in checks.MIXED:
         raise RuntimeError(
             f"mixed dtype: expect x to have scalar type of {checks.NAMES[like.dtype]}, as residual, or a mix of Float "
