@@ -14,6 +14,14 @@ in_browser = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A headless Chromium. `conftest` imports it for all tests."""
+    driver = started(tmp_path_factory.mktemp("browser"))
+    yield driver
+    driver.quit()
+
+
 def started(folder):
     """A headless Chromium with its files in `folder`."""
     webdriver = pytest.importorskip("selenium.webdriver", reason='pip install -e ".[test]" brings selenium')

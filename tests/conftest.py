@@ -12,6 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import typer.testing
+from browsing import browser as browser
 
 from normlab.course import process
 from normlab.engine.compile import offline

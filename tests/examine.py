@@ -39,17 +39,16 @@ def with_plan(function: Callable, *args) -> tuple[Any, Plan]:
     return results, plan
 
 
-def arithmetic(case: Case, rows: Chains, columns: Chains | None = None, statistics="two_pass") -> oracle.Arithmetic:
-    """How a plan with these chains computes a case, in the oracle's words."""
-    return oracle.Arithmetic.of(
-        rows,
-        columns,
-        input=case.x.dtype.name,
-        output=case.grad_output.dtype.name,
-        parameter=case.grad_output.dtype.name,
-        accumulator="float64" if case.x.dtype == np.float64 else "float32",
-        statistics=statistics,
-    )
+def formats(x: np.dtype, output: np.dtype, parameter: np.dtype) -> dict[str, str]:
+    """The formats of an `oracle.Arithmetic`, by these dtypes."""
+    accumulator = "float64" if x == np.float64 else "float32"
+    return {"input": x.name, "output": output.name, "parameter": parameter.name, "accumulator": accumulator}
+
+
+def arithmetic(case: Case, rows, columns=None, statistics="two_pass", **shards) -> oracle.Arithmetic:
+    """How a plan with these chains, (terms, merges), computes a case, in the oracle's words."""
+    found = formats(case.x.dtype, case.grad_output.dtype, case.grad_output.dtype)
+    return oracle.Arithmetic.of(rows, columns, **found, statistics=statistics, **shards)
 
 
 def columns_at_risk(weight, bias, bounds: Limits, spread: float = 1.0) -> np.ndarray:

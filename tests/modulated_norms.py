@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from add_norms import STATISTICS
 from draws import DTYPES, EPS, MIXED, SAME, WIDTHS, inputs
-from examine import hold, with_plan
+from examine import formats, hold, with_plan
 from hypothesis import strategies as st
 
 from normlab import oracle
@@ -61,10 +61,8 @@ def backward(case: ModulatedCase, mean, invvar) -> tuple:
 
 def arithmetic(case: ModulatedCase, plan, statistics: str = "two_pass") -> oracle.Arithmetic:
     """How a plan computes a case, in the oracle's words."""
-    kind, output = case.x.dtype.name, case.grad_output.dtype.name
-    accumulator = "float64" if kind == "float64" else "float32"
-    formats = {"input": kind, "output": output, "parameter": output, "accumulator": accumulator}
-    return oracle.Arithmetic.of(plan.rows, plan.columns, **formats, statistics=statistics)
+    found = formats(case.x.dtype, case.grad_output.dtype, case.grad_output.dtype)
+    return oracle.Arithmetic.of(plan.rows, plan.columns, **found, statistics=statistics)
 
 
 def examine_modulated(case: ModulatedCase) -> tuple:

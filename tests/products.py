@@ -8,6 +8,7 @@ from examine import record
 from normlab import oracle
 from normlab.engine import launch, use_gpu
 from normlab.kernels import Product
+from normlab.sim import sanitize
 
 
 class Operands(NamedTuple):
@@ -51,3 +52,9 @@ def examine(step, given: Operands) -> None:
     record(what, oracle.assert_within(got, oracle.product(*given), oracle.product_bound(*given), what))
     if not use_gpu():
         np.testing.assert_array_equal(got, chain(given), what)
+
+
+def watched(kernel, grid, block, *arguments, shared_bytes=0):
+    """Launch a product's kernel under `sanitize`, which must find nothing. The result, its last argument, is empty."""
+    report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
+    assert not report.findings, str(report)

@@ -48,7 +48,6 @@ class Device:
         capability: compute capability, such as (9, 0).
         shared_bytes: shared memory that one block may have, static and dynamic together.
         bandwidth: bytes per second of the memory, by the data sheet; None: unknown.
-        l2_bytes: of the cache that all multiprocessors share; None: unknown.
         registers: of a multiprocessor, 32 bits each.
     """
 
@@ -56,7 +55,6 @@ class Device:
     capability: tuple[int, int]
     shared_bytes: int
     bandwidth: float | None = None
-    l2_bytes: int | None = None
     registers: int = 65536  # of every GPU in `DEVICES`
 
     @staticmethod
@@ -108,18 +106,18 @@ def _facts(processors: int, capability: tuple[int, int]) -> Device:
     return Device(processors, capability, block_shared_bytes(capability))
 
 
-def _known(processors: int, capability: tuple[int, int], bandwidth: float, l2_megabytes: int) -> Device:
-    return replace(_facts(processors, capability), bandwidth=bandwidth, l2_bytes=l2_megabytes * 2**20)
+def _known(processors: int, capability: tuple[int, int], bandwidth: float) -> Device:
+    return replace(_facts(processors, capability), bandwidth=bandwidth)
 
 
 # NVIDIA's data sheets. The kernels have not been timed on the last two.
 DEVICES = {
-    "h200": _known(132, (9, 0), 4.8e12, 50),  # SXM, 141 GB of HBM3e
-    "h100": _known(132, (9, 0), 3.35e12, 50),  # SXM, 80 GB of HBM3
-    "h100-pcie": _known(114, (9, 0), 2.0e12, 50),  # 80 GB of HBM2e
-    "a100": _known(108, (8, 0), 2.039e12, 40),  # SXM, 80 GB of HBM2e
-    "l40s": _known(142, (8, 9), 0.864e12, 96),  # 48 GB of GDDR6
-    "rtx4090": _known(128, (8, 9), 1.008e12, 72),  # 24 GB of GDDR6X
+    "h200": _known(132, (9, 0), 4.8e12),  # SXM, 141 GB of HBM3e
+    "h100": _known(132, (9, 0), 3.35e12),  # SXM, 80 GB of HBM3
+    "h100-pcie": _known(114, (9, 0), 2.0e12),  # 80 GB of HBM2e
+    "a100": _known(108, (8, 0), 2.039e12),  # SXM, 80 GB of HBM2e
+    "l40s": _known(142, (8, 9), 0.864e12),  # 48 GB of GDDR6
+    "rtx4090": _known(128, (8, 9), 1.008e12),  # 24 GB of GDDR6X
 }
 
 

@@ -16,12 +16,11 @@ Capability = tuple[int, int]
 
 
 class Gpu(NamedTuple):
-    """A GPU in numbers: multiprocessors, clock in Hz, memory's bytes a second, bytes of L2, compute capability."""
+    """A GPU in numbers: multiprocessors, clock in Hz, memory's bytes per second, compute capability."""
 
     multiprocessors: int
     clock: float
     bandwidth: float
-    l2_bytes: int
     capability: Capability
 
     @property
@@ -49,8 +48,8 @@ def peak(multiprocessors: int, clock: float, capability: Capability) -> float:
 
 
 # NVIDIA's data sheets; the clocks are the highest, which a GPU at its power limit does not keep.
-H200 = Gpu(132, 1.98e9, 4.8e12, 50 * 2**20, (9, 0))
-A100 = Gpu(108, 1.41e9, 1.555e12, 40 * 2**20, (8, 0))  # the card with 40 GB
+H200 = Gpu(132, 1.98e9, 4.8e12, (9, 0))
+A100 = Gpu(108, 1.41e9, 1.555e12, (8, 0))  # the card with 40 GB
 
 
 class Residency(NamedTuple):

@@ -97,10 +97,7 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
         if parameter is None:
             continue
         if parameter.device != device:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{device} and {parameter.device}!"
-            )
+            raise two_devices(x, parameter)
         if parameter.dtype is not dtype and {dtype, parameter.dtype} not in MIXED:
             raise RuntimeError(
                 f"mixed dtype ({device.type.upper()}): expect parameter to have scalar type of {NAMES[dtype]}, "
@@ -119,6 +116,12 @@ def mixed_by_pytorch_alone(x: Tensor, weight: Tensor) -> bool:
 def not_a_tensor(function: Function, name: str, given: object) -> TypeError:
     """Return PyTorch's TypeError for an argument that is no tensor."""
     return TypeError(f"{argument(function, name)} must be Tensor, not {type(given).__name__}")
+
+
+def two_devices(one: Tensor, other: Tensor) -> RuntimeError:
+    """Return PyTorch's error for tensors on two devices."""
+    found = f"{one.device} and {other.device}"
+    return RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, {found}!")
 
 
 def shape_of(function: Function, normalized_shape: Any) -> Shape:

@@ -206,7 +206,7 @@ def _(x, normalized_shape, weight, eps, memory_efficient):
 def _(x, normalized_shape, weight, bias, eps, rms, own_weight, own_bias):
     output, invvar = _fake(x, normalized_shape, weight, bias)
     there = torch.library.get_ctx()
-    sizes_may_be_unknown = getattr(there, "_shape_env", there) is not None  # only with a ShapeEnv
+    sizes_may_be_unknown = getattr(there, "_shape_env", there) is not None  # a tracer without one knows all sizes
     capacity = there.new_dynamic_size() if sizes_may_be_unknown else 0
     columns, values = x.new_empty(capacity, dtype=torch.int32), output.new_empty(invvar.numel(), capacity)
     return output, invvar, columns, values

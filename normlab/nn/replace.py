@@ -1,10 +1,11 @@
 """Swap a model's norms for normlab's in place, with shared parameters: torch.nn's norms and any other class's.
 
-A norm of one of torch.nn's own classes is known. Any other norm is compared with plans (`normlab.nn.comparing`), which
-differ in the weight and in the dimension: a subclass of torch.nn's norms, a class with "norm" in its name, and a class
-with `variance_epsilon`, transformers' name for the eps. A norm stays if no plan computes the same, and the report says
-why. Gemma's norm, which scales by 1 + weight, has a plan with an offset. A norm of two inputs is compared as an RMSNorm
-with a gate, after the norm or before it.
+What a norm of one of torch.nn's own classes computes is known. Three other kinds of modules may be norms, too: a
+subclass of torch.nn's norms, a class with "norm" in its name, and a class with `variance_epsilon`, transformers' name
+for the eps. Such a module is compared with plans (`normlab.nn.comparing`): norms of normlab's that differ in the roles
+of its parameters and in the dimension. It stays if no plan computes the same, and the report says why. Gemma's norm,
+which scales by 1 + weight, has a plan with an offset. A norm of two inputs is compared with RMSNorms with a gate, which
+comes after the norm or before it.
 
 A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output keeps the old output's dtype.
 """
@@ -64,8 +65,10 @@ def replace_norms(
     """
     checks.check_mode(memory_efficient)
     report = Report(model, memory_efficient)
-    known: dict[torch.nn.Module, Any] = {}  # a norm with two names is replaced by one norm
-    choices: dict[Any, Choice] = {}
+    # Old norm → new norm, or the reason why it stays; itself if only its mode changes. A norm with two names has one
+    # entry, so both names get the same new norm.
+    known: dict[torch.nn.Module, Any] = {}
+    choices: dict[Any, Choice] = {}  # `_key` of an old norm → what was chosen: equal norms are compared once
     for name, old in model.named_modules(remove_duplicate=False):
         if isinstance(old, (FusedLayerNorm, FusedRMSNorm)):
             if old.memory_efficient != memory_efficient:
@@ -205,7 +208,7 @@ def _made(old: Any, plans: list[Plan], memory_efficient: MemoryEfficient, choice
 
 
 def _obstacle(old: Any, gated: bool) -> str | None:
-    """Return the reason why a norm has to stay, whatever it computes; None if it has not. gated: it may have a gate."""
+    """Return the reason why a norm has to stay, whatever it computes, or None. gated: it may have a gate."""
     if isinstance(old, torch.nn.SyncBatchNorm):
         return "its statistics are taken over all processes, and normlab's over one"
     if isinstance(old, LazyModuleMixin):
@@ -249,6 +252,7 @@ def _key(old: Any) -> Any:
 
     A norm with an attribute that cannot be hashed is its own key.
     """
+    # every module has the first of these; accelerate's hooks set the last three, and do not change what is computed
     common = {*vars(torch.nn.Module()), "forward", "_old_forward", "_hf_hook"}
     own = sorted((name, value) for name, value in vars(old).items() if name not in common)
     parameters = [(name, one.shape, one.device) for name, one in old.named_parameters()]

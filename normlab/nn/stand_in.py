@@ -114,13 +114,16 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
         for name, value in settings.items():
             if not hasattr(new, name):
                 setattr(new, name, value)
-        # gates near 0 are no exception, so a gated norm keeps x
+        # A gated norm always keeps x: where a gate is near 0, its output has lost x̂.
         new.memory_efficient, new.dtype_rule = False if plan.gate else memory_efficient, "input"
     return new
 
 
 def become(norm: torch.nn.Module, kind: Any) -> None:
-    """Give a norm another class, and replace the forward that accelerate's hooks hold in the norm's attributes."""
+    """Give a norm another class.
+
+    accelerate's hooks keep the old class's forward in the norm's attributes, bare or in a `partial`: replace it, too.
+    """
     norm.__class__ = kind
     held = vars(norm)
     for name in ("_old_forward", "forward"):

@@ -19,7 +19,7 @@ NOTEBOOK_TOOLS = ("jupyterlab", "ipykernel", "nbformat")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that normlab can use. `found`: what is here; `instead`: what to install or to know, where it lacks."""
+    """One thing that normlab can use. found: what is here. instead: what to install or to know if it does not work."""
 
     what: str
     works: bool
@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Ability:
-    """Something that a user wants to do, and where it does not work, how it will."""
+    """Something that a user wants to do. instead: what makes it work, if it does not work now."""
 
     what: str
     works: bool
@@ -71,15 +71,16 @@ def abilities(findings: list[Finding]) -> list[Ability]:
 
 
 def _asked(what: str, question: Callable[[], Finding]) -> Finding:
-    """Return the answer; an exception is one, too."""
+    """Return the answer to a question. An exception counts as the answer "broken"."""
     try:
         return question()
     except Exception as error:
         told = str(error).strip().splitlines() or [type(error).__name__]
-        return Finding(what, False, f"broken: {told[0]}", _again(what))
+        return Finding(what, False, f"broken: {told[0]}", _how_to_install(what))
 
 
-def _again(what: str) -> str:
+def _how_to_install(what: str) -> str:
+    """Return the command that installs something, or its name if pip does not install it."""
     extras = {"CUDA compiler": "gpu", "PyTorch": "torch", "notebook tools": "tutorials"}
     if what in extras:
         return f'pip install "normlab[{extras[what]}]"'
@@ -89,7 +90,7 @@ def _again(what: str) -> str:
 
 
 def _imported(what: str, package: str, module: str) -> Finding:
-    """Import what normlab cannot do without, because an installed one may be broken."""
+    """Import a package that normlab always needs, because an installed one may be broken."""
     if find_spec(module) is None:
         return Finding(what, False, "missing", "pip install normlab")
     __import__(module)
@@ -97,7 +98,7 @@ def _imported(what: str, package: str, module: str) -> Finding:
 
 
 def _in_range(what: str, package: str) -> Finding:
-    """Hold an installed version against what normlab asks for, as far as that is known here."""
+    """Compare an installed version with the versions that normlab asks for, if these are known here."""
     here, wanted = version(package), _versions(package)
     if wanted is None or wanted.contains(here, prereleases=True):
         return Finding(what, True, here)
@@ -128,7 +129,7 @@ def _compiler() -> Finding:
 
     missing = missing_libraries()
     if missing:
-        return Finding("CUDA compiler", False, f"missing: {', '.join(missing)}", _again("CUDA compiler"))
+        return Finding("CUDA compiler", False, f"missing: {', '.join(missing)}", _how_to_install("CUDA compiler"))
     return Finding("CUDA compiler", True, "NVVM, nvJitLink, NVRTC")
 
 
@@ -146,14 +147,14 @@ def _gpu() -> Finding:
     if gpu_available():
         return Finding("GPU", True, f"{named} MiB" if named else "Numba finds one")
     if named:
-        return Finding("GPU", False, f"{named} MiB, but Numba cannot use it", _again("CUDA compiler"))
+        return Finding("GPU", False, f"{named} MiB, but Numba cannot use it", _how_to_install("CUDA compiler"))
     return Finding("GPU", False, "none; kernels run in normlab's simulator", "an NVIDIA GPU")
 
 
 def _torch() -> Finding:
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        return Finding("PyTorch", False, "missing", _again("PyTorch"))
+        return Finding("PyTorch", False, "missing", _how_to_install("PyTorch"))
     built = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     cpu_only = "cuda: Optional[str] = None" in built or "cuda = None" in built
     return Finding("PyTorch", True, f"{version('torch')}{', for CPUs only' if cpu_only else ''}")
@@ -162,5 +163,5 @@ def _torch() -> Finding:
 def _notebooks() -> Finding:
     missing = [name for name in NOTEBOOK_TOOLS if find_spec(name) is None]
     if missing:
-        return Finding("notebook tools", False, f"missing: {', '.join(missing)}", _again("notebook tools"))
+        return Finding("notebook tools", False, f"missing: {', '.join(missing)}", _how_to_install("notebook tools"))
     return Finding("notebook tools", True, f"JupyterLab {version('jupyterlab')}")

@@ -60,8 +60,8 @@ def test_what_is_broken_is_said_and_nothing_is_raised(monkeypatch):
     assert "and more" not in done.stdout
     assert "install --force-reinstall normlab" not in done.stdout  # which is on no index
     monkeypatch.setattr(doctor, "requires", lambda name: ["numba>=0.68"])
-    assert doctor._again("Numba") == 'pip install --force-reinstall --no-deps "numba>=0.68"'
-    assert doctor._again("GPU") == "an NVIDIA GPU"
+    assert doctor._how_to_install("Numba") == 'pip install --force-reinstall --no-deps "numba>=0.68"'
+    assert doctor._how_to_install("GPU") == "an NVIDIA GPU"
 
 
 def test_a_version_out_of_range_is_no_good(monkeypatch):

@@ -3,10 +3,9 @@
 import base64
 import hashlib
 import re
-import shutil
 from html.parser import HTMLParser
 
-import pytest
+from browsing import in_browser
 
 from normlab.course import catalogue
 from normlab.course.failure import Failure
@@ -15,9 +14,6 @@ from normlab.course.overview import Student
 from normlab.course.page import page
 from normlab.course.ranking import Cost
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
 NASTY = '<img src=x onerror="window.injected = 1"></script><script>window.injected = 1</script>&\''
 
 
@@ -89,21 +85,7 @@ def test_histograms_count_the_students():
     assert said[2] == "students: 0 solved, 0 costly, 5 wrong, 0 not begun, 0 missing"
 
 
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    if not (BROWSER and DRIVER):
-        pytest.skip("a browser and its driver are needed: chromium and chromedriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in FLAGS.split():
-        options.add_argument(f"--{flag}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
-
-
+@in_browser
 def test_a_browser_runs_the_page_s_script_and_no_other(browser, tmp_path):
     file = tmp_path / "class.html"
     file.write_text(page(a_class(12), 0, ranked=True))

@@ -6,7 +6,7 @@ import torch
 from distributed import batches
 from distributed.pool import TIMEOUT
 from draws import DTYPES, paired
-from examine import hold
+from examine import formats, hold
 
 from normlab import nn, oracle
 from normlab.distributed import SyncBatchNorm
@@ -16,22 +16,13 @@ from normlab.oracle import family, family_bounds, running
 WAYS = [(5, 5), (1, 9), (0, 10), (10, 0), (4, 0, 6), (3, 1, 2, 4)]
 
 
-def arithmetic(x, sizes, parameter: str) -> oracle.Arithmetic:
+def arithmetic(x, sizes, parameter: np.dtype) -> oracle.Arithmetic:
     """How SyncBatchNorm computes, in the oracle's words: sums in any order on a rank, then the tree."""
-    per_sample = x[0, 0].size
-    shards = tuple(size * per_sample for size in sizes)
-    return oracle.Arithmetic(
-        input=x.dtype.name,
-        output=x.dtype.name,
-        parameter=parameter,
-        accumulator="float64" if x.dtype == np.float64 else "float32",
-        row_terms=max(shards) + 4,
-        row_merges=(len(sizes) - 1).bit_length(),
-        column_terms=max(shards) + 1,
-        column_merges=len(sizes),  # the test adds up the ranks' gradients
-        statistics="sharded",
-        shards=shards,
-    )
+    shards = tuple(size * x[0, 0].size for size in sizes)
+    rows = max(shards) + 4, (len(sizes) - 1).bit_length()
+    columns = max(shards) + 1, len(sizes)  # the test adds up the ranks' gradients
+    found = formats(x.dtype, x.dtype, parameter)
+    return oracle.Arithmetic.of(rows, columns, **found, statistics="sharded", shards=shards)
 
 
 def batch(dtype: str, shape, offset=0.0, affine=True) -> tuple:
@@ -51,16 +42,14 @@ def of_kernels(given: tuple, sizes: tuple[int, ...], last: bool) -> oracle.Arith
     mine = np.moveaxis(np.ascontiguousarray(np.moveaxis(mine, 1, -1)), -1, 1) if last else np.ascontiguousarray(mine)
     rows, columns = host_family.chains("batch", mine)
     levels = (len(sizes) - 1).bit_length()
-    fields = ("input", "output", "parameter", "accumulator")
-    same = {name: getattr(arithmetic(x, sizes, before[0].dtype.name), name) for name in fields}
     longest = (rows.terms, rows.merges + levels + 2), (columns.terms, columns.merges + levels)  # 2: m2 of the variance
-    return oracle.Arithmetic.of(*longest, statistics="merged", **same)
+    return oracle.Arithmetic.of(*longest, statistics="merged", **formats(x.dtype, x.dtype, before[0].dtype))
 
 
 def hold_to_bounds(given: tuple, sizes: tuple[int, ...], parts: list, how=None) -> None:
     """Assert that the ranks' results are within the oracle's bounds, and their running statistics equal."""
     x, weight, bias, grad, before = given
-    how = how or arithmetic(x, sizes, before[0].dtype.name)
+    how = how or arithmetic(x, sizes, before[0].dtype)
     sets, affine = family.batch_sets(x.shape), (weight, bias, 1e-5)
     errors = family_bounds.family_norm_bound(x, sets, *affine, how)
     want = family.family_norm(x, sets, *affine), family.family_norm_backward(grad, x, sets, *affine)

@@ -1,5 +1,6 @@
 """Sharded norms: values and gradients within the oracle's bounds for every way to shard, equal bits, few bytes."""
 
+import examine
 import hypothesis
 import numpy as np
 import pytest
@@ -24,28 +25,16 @@ RESULTS = "output", "grad_input", "grad_weight", "grad_bias"
 
 def arithmetic(case: Case, sizes: tuple[int, ...]) -> oracle.Arithmetic:
     """How `normlab.distributed` computes a case, in the oracle's words: sums in any order on a rank, then the tree."""
-    v = case.grad_output.dtype.name
-    return oracle.Arithmetic(
-        input=case.x.dtype.name,
-        output=v,
-        parameter=v,
-        accumulator="float64" if case.x.dtype == np.float64 else "float32",
-        row_terms=max(sizes) + 4,
-        row_merges=(len(sizes) - 1).bit_length(),
-        column_terms=max(1, len(case.x)) + 1,
-        column_merges=0,
-        statistics="sharded",
-        shards=sizes,
-    )
+    rows, columns = (max(sizes) + 4, (len(sizes) - 1).bit_length()), (max(1, len(case.x)) + 1, 0)
+    return examine.arithmetic(case, rows, columns, "sharded", shards=sizes)
 
 
 def of_kernels(case: Case, sizes: tuple[int, ...]) -> oracle.Arithmetic:
     """How the kernels compute a case: two passes per piece, the merge of pieces, Chan's merges of ranks."""
     rows = row_chains(max(sizes))
     levels = (len(sizes) - 1).bit_length()
-    same = {name: getattr(arithmetic(case, sizes), name) for name in ("input", "output", "parameter", "accumulator")}
     columns = column_chains(len(case.x), max(sizes))
-    return oracle.Arithmetic.of((rows.terms, rows.merges + levels), columns, statistics="merged", **same)
+    return examine.arithmetic(case, (rows.terms, rows.merges + levels), columns, "merged")
 
 
 def hold_to_bounds(case: Case, sizes: tuple[int, ...], mode, parts: list, how=None) -> None:

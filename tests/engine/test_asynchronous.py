@@ -1,8 +1,7 @@
 """Asynchronous copies: the PTX, what does not compile, and the same results on a GPU as in the simulator."""
 
-from importlib.util import find_spec
-
 import ml_dtypes
+import needs
 import numpy as np
 import pytest
 from numba import cuda, float32, uint32
@@ -10,10 +9,6 @@ from numba.core.errors import TypingError
 
 from normlab.engine import compile_ptx, gpu_available, launch, resources
 from normlab.engine.device.asynchronous import commit_copies, copy_async, wait_copies
-
-needs_compiler = pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
 
 
 @cuda.jit
@@ -64,7 +59,7 @@ def test_copies_of_4_to_32_bytes_take_pairs_of_bfloat16_into_dynamic_memory():
     assert (out == x.view(np.uint32)[63::-1]).all()
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_each_width_has_its_instruction(cc):
     ptx = compile_ptx(by_width, ((ml_dtypes.bfloat16, 1), (np.uint32, 2)), cc)
@@ -80,7 +75,7 @@ def test_each_width_has_its_instruction(cc):
     assert ".local" not in ptx
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_the_assembler_takes_the_ptx_without_spills(cc):
     taken = resources(pipeline, ((np.float32, 2), (np.float32, 1)), cc)
@@ -97,7 +92,7 @@ def read_before_and_after(x, out):
     out[0] = tile[0] - before
 
 
-@needs_compiler
+@needs.compiler
 def test_no_load_of_shared_memory_moves_across_a_wait():
     ptx = compile_ptx(read_before_and_after, ((np.float32, 1), (np.float32, 1)))
     kinds = ("cp.async.cg", "cp.async.commit_group", "ld.shared", "cp.async.wait_group")
@@ -128,7 +123,7 @@ def less_than_none(x, out):
     wait_copies(-1)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(
     ("kernel", "text"),
     [

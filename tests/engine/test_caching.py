@@ -2,18 +2,15 @@
 
 import re
 from functools import cache
-from importlib.util import find_spec
 
 import ml_dtypes
+import needs
 import numpy as np
 import pytest
 from numba import cuda, float32, float64
 
 from normlab.engine import compile_ptx, launch, load_vector_evict_last, resources, store_vector_from
 
-needs_compiler = pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 CASES = [(dtype, size // np.dtype(dtype).itemsize) for dtype in FLOATS for size in (2, 4, 8, 16, 32)]
 every_width = pytest.mark.parametrize(
@@ -45,7 +42,7 @@ def test_vectors_come_unchanged(dtype, width):
     np.testing.assert_array_equal(y, x)
 
 
-@needs_compiler
+@needs.compiler
 @every_width
 def test_each_vector_has_its_instruction(dtype, width):
     ptx = compile_ptx(loader(dtype, width), ((dtype, 1), (dtype, 1)))
@@ -78,7 +75,7 @@ def test_a_loop_gives_the_same_everywhere():
     np.testing.assert_array_equal(out, np.pad(x.sum(0), (0, 108)))
 
 
-@needs_compiler
+@needs.compiler
 def test_a_policy_is_made_where_it_is_used():
     ptx = compile_ptx(column_sums, ((np.float32, 2), (np.float32, 1)))
     uses = 0
@@ -90,7 +87,7 @@ def test_a_policy_is_made_where_it_is_used():
     assert uses >= 1
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_the_assembler_takes_the_ptx(cc):
     taken = resources(column_sums, ((np.float32, 2), (np.float32, 1)), cc)

@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_what_numba_refuses_is_refused_in_a_sentence_with_its_line(name):
     text = str(caught.value)
     assert text.startswith(f"kernel '{name}' does not compile for a GPU: ")
     assert text.count("\n") == 0
-    assert len(text) < 400
+    assert len(text.replace(str(Path(refused_kernels.__file__).parent), "")) < 377, "wherever the checkout lies"
     assert not re.search(r"Literal\[|UniTuple|TypingError|opcode|NRT|<built-in|<class", text.split("; at /")[0])
     for argument, kept in zip(arguments, before, strict=True):  # nothing has run
         np.testing.assert_array_equal(argument, kept)

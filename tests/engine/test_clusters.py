@@ -1,7 +1,6 @@
 """Thread-block clusters: the PTX, what does not compile, and the same results on a GPU as in the simulator."""
 
-from importlib.util import find_spec
-
+import needs
 import numpy as np
 import pytest
 from numba import cuda, float32, float64
@@ -17,10 +16,6 @@ from normlab.engine.device.clusters import (
     cluster_wait,
     load_from_block,
     store_to_block,
-)
-
-needs_compiler = pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
 )
 
 REFUSED = TypingError, errors.TypingError  # raised while code is made, and while calls are typed
@@ -101,7 +96,7 @@ def test_an_arrival_orders_what_lies_in_the_block_s_own_memory():
     np.testing.assert_array_equal(out, np.repeat(x[np.arange(64) ^ 1, :1], 96, axis=1))
 
 
-@needs_compiler
+@needs.compiler
 def test_an_arrival_with_the_own_memory_alone_waits_for_no_other():
     ptx = compile_ptx(fetched_behind_the_barrier, ((np.float32, 2), (np.float32, 2)))
     fence = "fence.release.sync_restrict::shared::cta.cluster; barrier.cluster.arrive.relaxed.aligned;"
@@ -132,7 +127,7 @@ def test_the_barrier_in_two_halves():
     np.testing.assert_array_equal(out, np.repeat(x[partner, :1], 96, axis=1))
 
 
-@needs_compiler
+@needs.compiler
 def test_a_load_may_stand_between_the_halves():
     ptx = compile_ptx(in_halves, ((np.float32, 2), (np.float32, 2)))
     kinds = "barrier.cluster.arrive.release", "barrier.cluster.wait.acquire", "ld.global", "st.shared::cluster"
@@ -141,14 +136,14 @@ def test_a_load_may_stand_between_the_halves():
     assert found == [arrive, load, wait, store, arrive, wait]
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("kernel", [row_sums, in_halves, fetched_behind_the_barrier], ids=lambda one: one.__name__)
 def test_the_assembler_takes_the_ptx_without_spills(kernel):
     taken = resources(kernel, ((np.float32, 2), (np.float32, 2)))
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(("kernel", "dtype"), [(row_sums, np.float32), (from_the_neighbour, np.float64)])
 def test_the_ptx_has_the_cluster_s_instructions_in_order(kernel, dtype):
     ptx = compile_ptx(kernel, ((dtype, 2), (dtype, 2)))
@@ -161,7 +156,7 @@ def test_the_ptx_has_the_cluster_s_instructions_in_order(kernel, dtype):
     assert ".local" not in ptx
 
 
-@needs_compiler
+@needs.compiler
 def test_an_older_gpu_is_refused_when_it_is_compiled_for_and_a_newer_one_still_goes():
     types = (np.float32, 2), (np.float32, 2)
     with pytest.raises(REFUSED, match=r"needs compute capability 9.0 or later, but the kernel is compiled for 8.0"):
@@ -175,7 +170,7 @@ def halves(x, out):
     store_to_block(tile, 0, x[0, 0], 0)
 
 
-@needs_compiler
+@needs.compiler
 def test_elements_of_16_bits_are_refused():
     with pytest.raises(REFUSED, match="store_to_block moves elements of 32 or 64 bits, but got an array of float16"):
         compile_ptx(halves, ((np.float16, 2), (np.float16, 2)))

@@ -1,8 +1,7 @@
 """The engine room: choosing a world, launching, and the intrinsics in all worlds."""
 
-from importlib.util import find_spec
-
 import ml_dtypes
+import needs
 import numpy as np
 import pytest
 
@@ -96,9 +95,7 @@ def test_the_simulator_s_schedule_can_be_chosen():
         assert out[0] == winner
 
 
-@pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
+@needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_ptx_is_made_without_a_gpu(cc):
     ptx = compile_ptx(round_trip, ((np.float32, 1), (ml_dtypes.bfloat16, 2), (np.int64, 1)), cc)

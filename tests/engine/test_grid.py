@@ -1,8 +1,8 @@
 """A barrier of all blocks: the PTX, what the driver is told, and what the simulator says about mistakes."""
 
 import re
-from importlib.util import find_spec
 
+import needs
 import numpy as np
 import pytest
 from engine.fake_driver import fake_driver
@@ -14,9 +14,6 @@ from normlab.engine.device.grid import meets_all
 from normlab.engine.launching.driver import COOPERATIVE
 from normlab.sim import SimulationError, sanitize, simulate
 
-needs_compiler = pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
 TYPES = (np.int32, 1), (np.float32, 2), (np.float32, 2)
 
 
@@ -89,7 +86,7 @@ def test_only_a_kernel_that_calls_it_is_cooperative():
     assert not meets_all(cuda.jit(lambda x: None))
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_the_ptx_counts_with_release_and_looks_with_acquire_between_two_barriers(cc):
     ptx = compile_ptx(from_others, TYPES, cc)
@@ -105,7 +102,7 @@ def with_long_counter(arrivals):
     grid_sync(arrivals, 0)
 
 
-@needs_compiler
+@needs.compiler
 def test_a_counter_of_64_bits_is_refused():
     with pytest.raises(TypingError, match="grid_sync counts in an element of 32 bits"):
         compile_ptx(with_long_counter, ((np.int64, 1),))

@@ -1,8 +1,8 @@
 """A barrier for a team of a block's threads: the PTX, what does not compile, the same results on a GPU as simulated."""
 
 import re
-from importlib.util import find_spec
 
+import needs
 import numpy as np
 import pytest
 from numba import cuda, float32
@@ -12,9 +12,6 @@ from normlab.engine import compile_ptx, gpu_available, launch, resources, team_s
 from normlab.engine.compile.offline import compile_cubin
 from normlab.engine.compile.signatures import kinds_of_types
 
-needs_compiler = pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
 TEAMS = 5
 TYPES = (np.float32, 2), (np.float32, 2), np.int64
 
@@ -70,7 +67,7 @@ def by_literals(x, out, threads):
     out[0, cuda.threadIdx.x] = tile[63 - cuda.threadIdx.x]
 
 
-@needs_compiler
+@needs.compiler
 def test_the_ptx_is_one_barrier_with_both_operands_between_the_accesses():
     ptx = compile_ptx(twice, TYPES)
     kinds = "barrier.sync", "st.shared", "ld.shared"
@@ -85,14 +82,14 @@ def test_the_ptx_is_one_barrier_with_both_operands_between_the_accesses():
     assert "bar.sync" not in ptx
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_the_assembler_takes_the_ptx_without_spills(cc):
     taken = resources(of_own_length, TYPES, cc)
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(("kernel", "barriers"), [(twice, 16), (by_literals, 3)])
 def test_a_number_of_run_time_takes_all_barriers_of_a_block(kernel, barriers):
     assert f"used {barriers} barriers" in compile_cubin(kernel, kinds_of_types(TYPES), (9, 0)).log
@@ -103,7 +100,7 @@ def by_a_float(x, out, threads):
     team_sync(1, x[0, 0])
 
 
-@needs_compiler
+@needs.compiler
 def test_a_float_is_refused():
     with pytest.raises(TypingError, match="team_sync"):
         compile_ptx(by_a_float, TYPES)

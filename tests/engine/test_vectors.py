@@ -2,9 +2,9 @@
 
 import re
 from functools import cache
-from importlib.util import find_spec
 
 import ml_dtypes
+import needs
 import numpy as np
 import pytest
 from numba import cuda, float32, float64, uint16, uint32
@@ -26,9 +26,6 @@ from normlab.sim import SimulationError, trace
 BFLOAT16 = ml_dtypes.bfloat16
 FLOATS = [np.float16, BFLOAT16, np.float32, np.float64]
 every_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
-needs_compiler = pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
 REFUSED = TypingError, errors.TypingError  # raised while code is made, and while calls are typed
 
 
@@ -237,7 +234,7 @@ def shapes(ptx, operation):
     return [".".join(filter(None, one)) for one in found]
 
 
-@needs_compiler
+@needs.compiler
 @every_width
 def test_the_ptx_has_one_instruction_for_every_16_bytes(dtype, width):
     ptx = compile_ptx(copier(wide(dtype)[1], width), types_of(dtype))
@@ -248,7 +245,7 @@ def test_the_ptx_has_one_instruction_for_every_16_bytes(dtype, width):
     assert ".local" not in ptx
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(("dtype", "kind"), [(np.float16, "f16x2"), (BFLOAT16, "bf16x2")], ids=["float16", "bfloat16"])
 def test_halves_are_packed_two_at_a_time(dtype, kind):
     ptx = compile_ptx(copier(float32, 8), ((np.float32, 2), (dtype, 2)))
@@ -256,7 +253,7 @@ def test_halves_are_packed_two_at_a_time(dtype, kind):
     assert ptx.count("cvt.rn") == 4
 
 
-@needs_compiler
+@needs.compiler
 @pytest.mark.parametrize(("dtype", "width", "size"), [(np.float32, 3, 12), (np.float16, 3, 6), (np.float16, 12, 24)])
 def test_other_sizes_are_refused(dtype, width, size):
     for kernel, name in ((copier(float32, width), "load_vector_into"), (tuples(width), "load_vector")):
@@ -265,13 +262,13 @@ def test_other_sizes_are_refused(dtype, width, size):
             compile_ptx(kernel, types_of(dtype))
 
 
-@needs_compiler
+@needs.compiler
 def test_a_tuple_of_32_bytes_is_refused():
     with pytest.raises(REFUSED, match="load_vector moves 4, 8 or 16 bytes at a time, but 8 x float32 are 32"):
         compile_ptx(tuples(8), types_of(np.float32))
 
 
-@needs_compiler
+@needs.compiler
 def test_bits_of_another_size_are_refused():
     with pytest.raises(REFUSED, match="takes bits of float32 from integers as wide, but got uint16"):
         compile_ptx(through_bits(uint16, 2), ((np.uint16, 1), (np.float32, 1), (np.float32, 1)))

@@ -6,7 +6,7 @@ from importlib import import_module
 import devices
 import numpy as np
 from draws import DTYPES
-from examine import hold
+from examine import formats, hold
 
 from normlab import oracle
 from normlab.host import family
@@ -50,17 +50,8 @@ class Example:
     def arithmetic(self) -> oracle.Arithmetic:
         row, column = family.chains(self.norm, self.x, self.groups if self.norm == "group" else None)
         parameter = next((one.dtype for one in (self.weight, self.bias) if one is not None), self.x.dtype)
-        return oracle.Arithmetic(
-            input=self.x.dtype.name,
-            output=self.x.dtype.name,
-            parameter=parameter.name,
-            accumulator="float64" if self.x.dtype == np.float64 else "float32",
-            row_terms=row.terms,
-            row_merges=row.merges,
-            column_terms=column.terms,
-            column_merges=column.merges,
-            statistics="merged",
-        )
+        found = formats(self.x.dtype, self.x.dtype, parameter)
+        return oracle.Arithmetic.of(row, column, **found, statistics="merged")
 
     def walked(self) -> tuple:
         """The walk of the GPU or simulator that computes, with x and dy as kernels take them."""

@@ -12,7 +12,7 @@ from family.test_on_gpu import numpy_results, results_of
 from family.test_traffic import SECTOR, STORED
 from nn.family.faces import like_memory_of
 from nn.norms import array, tensor
-from sim.sanitizing.test_ladders import Memory, launcher
+from watching import Memory, launcher
 
 from normlab.engine import compute_capability, gpu_available, using
 from normlab.host import family

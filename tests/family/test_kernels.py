@@ -11,7 +11,7 @@ from engine.fake_interface import Interface, fake_memory
 from engine.fake_torch import fake_backend
 from engine.late import Late
 from family.examples import example, few_blocks
-from sim.sanitizing.test_ladders import Memory, launcher
+from watching import Memory, launcher
 
 from normlab.engine import launch, using
 from normlab.host import family, norms, replay

@@ -4,7 +4,7 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
-from sim.sanitizing.test_ladders import Memory
+from watching import Memory
 
 from normlab.engine import block_shared_bytes, compile_ptx, float32, float64, occupancy, resources
 from normlab.kernels.family import (

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from add_norms import fixed_case
+from counting import COPIED, LOADED, STORED, counted
 from draws import sampled
 
 from normlab import (
@@ -16,10 +17,9 @@ from normlab import (
     explain,
     oracle,
 )
-from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store, using
+from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store
 from normlab.kernels import Device, Plan, Problem, add_norm
 from normlab.learn.explain import types_of
-from normlab.sim import trace
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 HALF = X.astype(np.float16)
@@ -139,29 +139,16 @@ def test_no_kernel_with_a_residual_spills(norm, shape, how):
     assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
 
 
-def counted(call) -> list[dict[str, float]]:
-    """The counters of each launch of a plan."""
-    found = []
-    with pytest.MonkeyPatch.context() as patch, using("simulator"):
-
-        def launched(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-            found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
-        patch.setattr("normlab.host.arrays.HostBackend.launch", staticmethod(launched))
-        call()
-    return found
-
-
 def test_two_matrices_come_in_and_two_go_out_each_once():
     rows = 8 * 1024 * 2 // 32  # of 1,024 bfloat16, in sectors of 32 bytes
     x, residual, dy, dr = np.random.default_rng(0).normal(size=(4, 8, 1024)).astype(ml_dtypes.bfloat16)
     results = []
     (forward,) = counted(lambda: results.extend(add_rms_norm_forward(x, residual)))
-    assert forward["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == 2 * rows
-    assert forward["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 2 * rows + 8  # and invvar, a sector each
+    assert forward[LOADED.format("sectors")] == 2 * rows
+    assert forward[STORED.format("sectors")] == 2 * rows + 8  # and invvar, a sector each
     (backward,) = counted(lambda: add_rms_norm_backward(dy, dr, results[1], results[2]))
-    assert backward["sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"] == 3 * rows
-    assert backward["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == rows
+    assert backward[COPIED.format("sectors")] == 3 * rows
+    assert backward[STORED.format("sectors")] == rows
 
 
 def test_explain_tells_the_plan_of_a_norm_of_a_sum():

@@ -7,6 +7,7 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import COPIED, counter
 from draws import Case
 from examine import examine_backward
 from kernels.test_invariance import few_stay, random_case, results, sanitized, shifted
@@ -18,7 +19,6 @@ from normlab.kernels.backward import final_sums, layouts, step_3_pipelined
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.plan import Chosen
-from normlab.sim import trace
 from normlab.stages.vector import ThreadMap
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -184,17 +184,13 @@ def test_views_that_begin_in_the_middle_of_a_vector_are_right(memory_efficient):
 
 
 def test_whole_vectors_are_copied():
-    case, counted = random_case(8, 1001, BFLOAT16), []
-
-    def traced(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        counted.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
+    case, (launch, found) = random_case(8, 1001, BFLOAT16), counter()
     gradients = np.zeros_like(case.x), np.zeros_like(case.weight), np.zeros_like(case.bias)
-    STEP.run(traced, Memory, BackwardProblem(
+    STEP.run(launch, Memory, BackwardProblem(
         case.grad_output, case.x, np.zeros(8, np.float32), np.ones(8, np.float32), case.weight, case.bias,
         np.float32(1), False, False, *gradients,
     ))  # fmt: skip
-    copied = counted[0]["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"]
+    copied = found[0][COPIED.format("requests")]
     assert copied <= 2 * 8 * -(-1008 // 256), "32 lanes of 16 bytes a request, of both arrays"
 
 

@@ -7,6 +7,7 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import COPIED, counter
 from draws import Case
 from examine import examine_forward, forward
 from kernels.test_invariance import assert_the_same_whenever_and_however_it_runs, random_case, sanitized, shifted
@@ -18,7 +19,6 @@ from normlab.kernels import ForwardProblem, Problem
 from normlab.kernels.forward import short_rows
 from normlab.kernels.plan import Refusal
 from normlab.kernels.tiles import ELEMENTS
-from normlab.sim import trace
 
 BFLOAT16 = ml_dtypes.bfloat16
 STEP = step_of("forward", "clusters")
@@ -147,16 +147,12 @@ def test_views_that_begin_in_the_middle_of_a_vector_are_right_forward(monkeypatc
 
 def test_whole_vectors_come_and_go_forward(monkeypatch):
     take_all(monkeypatch)
-    case, counted = random_case(256, 7, BFLOAT16), []
+    case, (launch, found) = random_case(256, 7, BFLOAT16), counter()
     problem = problem_of(case, np.empty_like(case.x))
-
-    def traced(kernel, grid, block, *args, shared_bytes=0):
-        counted.append(trace(kernel)[grid, block, 0, shared_bytes](*args).metrics)
-
     plan = short_rows.plan(problem, devices.of((9, 0)))
-    plan.launch(traced, None, problem)
+    plan.launch(launch, None, problem)
     copies = plan.work[0].blocks * -(-plan.layout.tile // (32 * 8))  # 16 bytes per lane
-    assert counted[0]["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"] == copies
+    assert found[0][COPIED.format("requests")] == copies
 
 
 @pytest.mark.parametrize("sizes", BYTES, ids=str)

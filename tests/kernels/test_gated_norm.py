@@ -5,6 +5,7 @@ from dataclasses import replace
 import devices
 import numpy as np
 import pytest
+from counting import COPIED, LOADED, STORED, counted
 from draws import Case, sampled
 from examine import as_truth, with_plan
 from gated_norms import (
@@ -23,7 +24,7 @@ from normlab import oracle, rms_norm_forward
 from normlab.engine import cuda, float32, load, resources, store, using
 from normlab.learn.explain import types_of
 from normlab.oracle.gated_norm import held_silu
-from normlab.sim import sanitize, trace
+from normlab.sim import sanitize
 from normlab.stages.gate import Gate, row_gater, silus
 from normlab.stages.vector import map_threads, row_loader
 
@@ -165,30 +166,17 @@ def test_a_row_s_bits_do_not_depend_on_the_number_of_rows(mode):
     assert found[0] == found[1]
 
 
-def counted(call) -> list[dict[str, float]]:
-    """The counters of each launch of a plan."""
-    found = []
-    with pytest.MonkeyPatch.context() as patch, using("simulator"):
-
-        def launched(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-            found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
-        patch.setattr("normlab.host.arrays.HostBackend.launch", staticmethod(launched))
-        call()
-    return found
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_every_array_is_read_once_and_written_once(before):
     case = fixed_case(8, 1024, "bfloat16", before)
     case = replace(case, norm=replace(case.norm, weight=None))
     rows, results = 8 * 1024 * 2 // 32, []  # in sectors of 32 bytes
     (there,) = counted(lambda: results.extend(forward(case)))
-    assert there["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == 2 * rows
-    assert there["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == rows + 8  # and invvar, a sector each
+    assert there[LOADED.format("sectors")] == 2 * rows
+    assert there[STORED.format("sectors")] == rows + 8  # and invvar, a sector each
     (back,) = counted(lambda: backward(case, case.norm.x, results[1], False))
-    assert back["sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"] == 3 * rows
-    assert back["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 2 * rows
+    assert back[COPIED.format("sectors")] == 3 * rows
+    assert back[STORED.format("sectors")] == 2 * rows
 
 
 GATES = [Gate(True), Gate(False), Gate(True, recompute=True)]

@@ -6,13 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from counting import COPIED, LOADED, counted
 
 from normlab import head_rms_norm_backward, head_rms_norm_forward, rms_norm_backward, rms_norm_forward
 from normlab.engine import using
 from normlab.host import add_norm
 from normlab.host.strided import strided_rows
 from normlab.kernels.backward.short_rows import plan as short_rows
-from normlab.sim import trace
 from normlab.stages.row_map import RowMap, place_finder
 
 EPS = 1e-6
@@ -74,18 +74,10 @@ def test_an_offset_goes_with_heads_that_lie_apart():
 
 def test_of_a_fused_tensor_only_the_heads_are_read_each_once():
     x, grad, _ = fused(4, 8, 64, "bfloat16")
-    found = []
-
-    def launched(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
-    with using("simulator"), patch("normlab.host.arrays.HostBackend.launch", staticmethod(launched)):
-        _, invvar = head_rms_norm_forward(x)
-        head_rms_norm_backward(grad, x, invvar)
+    forward, backward = counted(lambda: head_rms_norm_backward(grad, x, head_rms_norm_forward(x)[1]))
     sectors = x.nbytes // 32
-    forward, backward = found
-    assert forward["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == sectors
-    assert backward["sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum"] == 2 * sectors
+    assert forward[LOADED.format("sectors")] == sectors
+    assert backward[COPIED.format("sectors")] == 2 * sectors
 
 
 MEMORY = np.arange(2 * 3 * 8 * 16, dtype=np.float32).reshape(2, 3, 8, 16)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from draws import Case
 from examine import backward, examine_backward, examine_forward, forward, statistics
+from watching import Memory, launcher
 
 from normlab.engine import use_gpu, using
 from normlab.host import replay
@@ -22,7 +23,6 @@ from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
 from normlab.kernels.plan import Chosen
-from normlab.sim import sanitize
 from normlab.stages.vector import ThreadMap
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -361,32 +361,20 @@ def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
 
 def sanitized(case, step, memory_efficient) -> None:
     """Run a step's kernels under watch, scratch memory without contents."""
-    empties = []
-
-    class Memory:
-        @staticmethod
-        def empty(shape, dtype):
-            empties.append(np.full(shape, np.nan, dtype))
-            return empties[-1]
-
-    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        without = [one for one in empties if any(one is arg for arg in args)]
-        report = sanitize(kernel, without, cluster=cluster)[grid, block, 0, shared_bytes](*args)
-        assert not report.findings, str(report)
-        empties[:] = [one for one in empties if not any(one is known for known in without)]
-
+    memory = Memory()
+    launch = launcher(memory)
     n1, n2 = case.x.shape
     mean, invvar = np.zeros(n1, np.float32), np.ones(n1, np.float32)
     if step in FORWARD:
-        output, *statistics = Memory.empty((n1, n2), case.x.dtype), *(Memory.empty(n1, np.float32) for _ in range(2))
+        output, *statistics = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n1, np.float32) for _ in range(2))
         step.run(launch, case.x, case.weight, case.bias, np.float32(1), output, *statistics)
     else:
-        gradients = Memory.empty((n1, n2), case.x.dtype), *(Memory.empty(n2, case.weight.dtype) for _ in range(2))
-        step.run(launch, Memory, BackwardProblem(
+        gradients = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, case.weight.dtype) for _ in range(2))
+        step.run(launch, memory, BackwardProblem(
             case.grad_output, case.x, None if memory_efficient else mean, invvar, case.weight, case.bias,
             np.float32(case.eps), False, memory_efficient, *gradients,
         ))  # fmt: skip
-    assert not empties, "a result was not computed"
+    assert not memory.empties, "a result was not computed"
 
 
 @backward_steps

@@ -7,14 +7,14 @@ import devices
 import hypothesis
 import numpy as np
 import pytest
+from counting import COPIED, counter
 from hypothesis import strategies as st
-from products import examine, operands, run
+from products import examine, operands, run, watched
 
 from normlab.engine import using
 from normlab.kernels import LADDERS
 from normlab.kernels.sgemm import step_11_pipelined, tiling
 from normlab.kernels.sgemm.product import ProductProblem
-from normlab.sim import sanitize, trace
 from normlab.stages.lanes import blocks_in_bands, blocks_in_rows, lanes_in_rows
 
 # Of the pipelined step's kernel, with little to simulate: 32 x 64 by four warps.
@@ -101,22 +101,14 @@ def test_nothing_is_found_in_a_step(name, monkeypatch):
     depth = SMALL_PLAN.stages * SMALL_PLAN.depth if name == "pipelined" else depth_of(step)
     given = operands(5, 12, depth + 1, 1.0, 0.5)
 
-    def start(kernel, grid, block, *arguments, shared_bytes=0):
-        report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
-        assert not report.findings, str(report)
-
-    assert np.isfinite(run(step, given, start)).all()
+    assert np.isfinite(run(step, given, watched)).all()
 
 
 def test_nothing_is_found_in_the_pipelined_step_where_its_tiles_are_whole(monkeypatch):
     monkeypatch.setattr(step_11_pipelined, "PLAN", SMALL_PLAN)
 
-    def start(kernel, grid, block, *arguments, shared_bytes=0):
-        report = sanitize(kernel, [arguments[-1]])[grid, block, 0, shared_bytes](*arguments)
-        assert not report.findings, str(report)
-
     turns_of_both_loops = 3 + SMALL_PLAN.stages - 1
-    assert np.isfinite(run(STEPS["pipelined"], operands(32, 64, 8 * turns_of_both_loops), start)).all()
+    assert np.isfinite(run(STEPS["pipelined"], operands(32, 64, 8 * turns_of_both_loops), watched)).all()
 
 
 @pytest.mark.parametrize("name", ["naive", "vectors"])  # which have the two stages that scale and store
@@ -139,12 +131,8 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_{}.sum"
 
 
 def counters(step, m, n, k):
-    found = []
-
-    def start(kernel, grid, block, *arguments, shared_bytes=0):
-        found.append(trace(kernel)[grid, block, 0, shared_bytes](*arguments).metrics)
-
-    run(step, operands(m, n, k), start)
+    launch, found = counter()
+    run(step, operands(m, n, k), launch)
     (metrics,) = found
     return metrics
 
@@ -241,7 +229,7 @@ def test_every_place_of_the_grid_has_one_block(down, across):
 
 def test_the_pipelined_step_s_copies_take_no_registers_and_no_conflicts():
     copied = counters(STEPS["pipelined"], 128, 128, 16)
-    copies = copied["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"]
+    copies = copied[COPIED.format("requests")]
     assert copied[REQUESTS.format(LD)] == copies, "no other loads"
     # 2 * 16 / 8 requests of 4 bytes a lane for A by each of 8 warps, 2 of 16 bytes for B, of which one a tile is there
     assert copies == 8 * (8 + 2)

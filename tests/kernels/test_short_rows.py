@@ -7,6 +7,7 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import COPIED, counter
 from draws import Case
 from examine import examine_backward
 from kernels.test_invariance import (
@@ -27,7 +28,6 @@ from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.backward.short_rows import tiles
 from normlab.kernels.plan import Refusal
 from normlab.kernels.tiles import ELEMENTS, STAGES
-from normlab.sim import trace
 
 BFLOAT16 = ml_dtypes.bfloat16
 STEP = step_of("backward", "pipelined")
@@ -177,14 +177,10 @@ def test_views_that_begin_in_the_middle_of_a_vector_are_right(memory_efficient):
 
 
 def test_whole_vectors_are_copied_and_stored():
-    case, counted = random_case(256, 7, BFLOAT16), []
-
-    def traced(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        counted.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
-    STEP.run(traced, Memory, problem_of(case, np.zeros_like(case.x)))
+    case, (launch, found) = random_case(256, 7, BFLOAT16), counter()
+    STEP.run(launch, Memory, problem_of(case, np.zeros_like(case.x)))
     vectors = 256 * 7 // 8
-    copied = counted[0]["sm__sass_l1tex_t_requests_pipe_lsu_mem_global_op_ldgsts.sum"]
+    copied = found[0][COPIED.format("requests")]
     assert copied <= 2 * -(-vectors // 28) + 2 * 256 // 32, "of both matrices 16 bytes per lane, and the statistics"
 
 

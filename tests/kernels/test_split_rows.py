@@ -13,6 +13,7 @@ from kernels.test_invariance import (
     sanitized,
 )
 from kernels.test_plans import Form, launches
+from watching import Memory, launcher
 
 from normlab.engine import resources, use_gpu, using
 from normlab.host.checks import step_of
@@ -20,7 +21,6 @@ from normlab.kernels import split
 from normlab.kernels.backward import step_2_fused, step_3_pipelined
 from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.forward import layouts
-from normlab.sim import sanitize
 
 BFLOAT16 = ml_dtypes.bfloat16
 CLUSTERS, PIPELINED = step_of("forward", "clusters"), step_of("backward", "pipelined")
@@ -97,23 +97,11 @@ def test_nothing_is_found_in_split_rows(n1, n2, dtype, monkeypatch):
 def test_nothing_is_found_in_split_rows_forward(n1, n2, dtype, monkeypatch):
     split_short_rows(monkeypatch)
     case = random_case(n1, n2, dtype)
-    x, output, mean, invvar = case.x, np.empty_like(case.x), np.empty(n1, np.float32), np.empty(n1, np.float32)
-    without = [output, mean, invvar]
-
-    class Memory:
-        @staticmethod
-        def empty(shape, dtype):
-            without.append(np.full(shape, np.nan, dtype))
-            return without[-1]
-
-    def launch(kernel, grid, block, *args):
-        given = [one for one in without if any(one is arg for arg in args)]
-        report = sanitize(kernel, given)[grid, block](*args)
-        assert not report.findings, str(report)
-        without[:] = [one for one in without if not any(one is known for known in given)]
-
+    memory = Memory()
+    output, mean, invvar = memory.empty((n1, n2), dtype), *(memory.empty((n1,), np.float32) for _ in range(2))
+    given = case.x, case.weight, case.bias, np.float32(0.01), output, mean, invvar
     with using("simulator"):
-        CLUSTERS.run(launch, x, case.weight, case.bias, np.float32(0.01), output, mean, invvar, memory=Memory)
+        CLUSTERS.run(launcher(memory), *given, memory=memory)
     assert np.isfinite(output.astype(np.float64)).all()
 
 

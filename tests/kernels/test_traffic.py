@@ -4,18 +4,15 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import COPIED, LOADED, STORED, counter
 
 from normlab.kernels import BackwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import layouts, step_7_clusters
 from normlab.kernels.plan import Chosen
-from normlab.sim import trace
 from normlab.stages.vector import ThreadMap
 
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
-COPIED = "sm__sass_l1tex_t_{}_pipe_lsu_mem_global_op_ldgsts.sum"
-LOADED = "l1tex__t_{}_pipe_lsu_mem_global_op_ld.sum"
-STORED = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 
 
@@ -25,11 +22,7 @@ class Memory:
 
 def counted(memory_efficient, parameters, rows, n2=256) -> dict[str, float]:
     """The counters of the pipelined kernel on so many rows of bfloat16, all of them one block's."""
-    found = []
-
-    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
+    launch, found = counter()
     rng = np.random.default_rng(1)
     x, dy = (rng.normal(size=(rows, n2)).astype(ml_dtypes.bfloat16) for _ in range(2))
     weight, bias = (rng.normal(size=n2).astype(parameters) for _ in range(2))
@@ -57,11 +50,7 @@ def test_rows_parameters_and_sums_cause_no_bank_conflicts(memory_efficient, para
 
 def counted_clusters(thread_map, n1, processors, monkeypatch) -> dict[str, float]:
     """The counters of rows of float32 in two blocks, all of them one cluster's, or each of several clusters'."""
-    found = []
-
-    def launch(kernel, grid, block, *args, shared_bytes=0, cluster=1):
-        found.append(trace(kernel, cluster=cluster)[grid, block, 0, shared_bytes](*args).metrics)
-
+    launch, found = counter()
     monkeypatch.setattr(layouts, "rows_for", lambda *args: None)
     monkeypatch.setattr(layouts, "slices_for", lambda *args: Chosen(layouts.ClusterLayout(thread_map, 2, 4), "a test"))
     devices.find_room_for(monkeypatch, 1)
@@ -77,7 +66,7 @@ def test_a_row_that_several_clusters_read_is_written_once_and_each_parameter_rea
     one, four = (counted_clusters(ThreadMap(64, 4, 4, True), 1, processors, monkeypatch) for processors in (1, 10))
     row = 2048 * 4 // 32
     assert [metrics[COPIED.format("sectors")] for metrics in (one, four)] == [(1 + 2) * row, (4 + 2) * row]
-    assert one[STORED] == four[STORED] == row + 2, "mean and invvar, too"
+    assert one[STORED.format("sectors")] == four[STORED.format("sectors")] == row + 2, "mean and invvar, too"
 
 
 def test_a_later_row_of_a_cluster_asks_for_no_parameters(monkeypatch):

@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from normlab.nn import add_rms_norm
+
 
 class LlamaRMSNorm(nn.Module):
     """As transformers writes it: rounded, and then multiplied by the weight."""
@@ -158,6 +160,20 @@ class AddingAParameter(LlamaLayer):
         hidden_states = hidden_states + self.position
         hidden_states = self.input_layernorm(hidden_states)
         return hidden_states + self.post_attention_layernorm(self.mlp(hidden_states))
+
+
+class WithACallOfItsOwn(LlamaLayer):
+    """Its last addition and a norm without a weight are one call already."""
+
+    def forward(self, hidden_states):
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states, _ = self.self_attn(hidden_states)
+        hidden_states = residual + hidden_states
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        output, total = add_rms_norm(self.mlp(hidden_states), residual)
+        return output + total
 
 
 class PostNormLayer(LlamaLayer):

@@ -1,5 +1,6 @@
 """For the tests of normlab.nn: cases of `draws` run through PyTorch, and the bounds of what comes back."""
 
+import examine
 import ml_dtypes
 import numpy as np
 import torch
@@ -85,18 +86,7 @@ def through_torch(case: Case, memory_efficient) -> tuple:
 def arithmetic(case: Case) -> oracle.Arithmetic:
     """How `normlab.nn.vectorised` computes, in the oracle's words: sums in any order, statistics by Welford."""
     n1, n2 = case.x.shape
-    v = case.grad_output.dtype.name
-    return oracle.Arithmetic(
-        input=case.x.dtype.name,
-        output=v,
-        parameter=v,
-        accumulator="float64" if case.x.dtype == np.float64 else "float32",
-        row_terms=n2 + 4,
-        row_merges=0,
-        column_terms=max(1, n1) + 1,
-        column_merges=0,
-        statistics="welford",
-    )
+    return examine.arithmetic(case, (n2 + 4, 0), (max(1, n1) + 1, 0), "welford")
 
 
 def at_risk(case: Case) -> np.ndarray:

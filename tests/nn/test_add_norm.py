@@ -95,18 +95,6 @@ def test_x_and_the_residual_may_have_two_dtypes(memory_efficient, run_by, dtypes
     assert torch.equal(found[0], found[1].to(x_dtype))
 
 
-@FORM
-@MODE
-def test_both_derivatives_are_the_slopes_of_the_forward(kind, offset, memory_efficient):
-    given = drawn(kind, shape=(3, 6))
-
-    def function(*given):
-        return ours(kind, offset, memory_efficient, given)
-
-    assert torch.autograd.gradcheck(function, given)
-    assert torch.autograd.gradgradcheck(function, given)
-
-
 @pytest.mark.parametrize("used", ["output", "new_residual"])
 @MODE
 @ENGINE
@@ -192,57 +180,6 @@ def test_the_backward_keeps_one_array_of_rows_or_the_output_alone(memory_efficie
     assert rows.count(new_residual.data_ptr()) == saved
 
 
-@FORM
-@MODE
-def test_compiled_in_one_graph_it_has_the_same_bits(kind, offset, memory_efficient):
-    given = drawn(kind, torch.float32)
-    compiled = torch.compile(
-        lambda *given: ours(kind, offset, memory_efficient, given), fullgraph=True, backend="aot_eager"
-    )
-    results = []
-    for function in (compiled, lambda *given: ours(kind, offset, memory_efficient, given)):
-        outputs = function(*given)
-        results.append([*outputs, *gradients(outputs, given)])
-    for mine, theirs in zip(*results, strict=True):
-        assert torch.equal(mine, theirs)
-
-
-@FORM
-@MODE
-def test_the_operators_keep_what_pytorch_asks_of_operators(kind, offset, memory_efficient):
-    given = [*drawn(kind, torch.float32), *[None] * (kind == "rms")]
-    torch.library.opcheck(torch.ops.normlab.add_norm.default, (*given, EPS, kind == "rms", offset, memory_efficient))
-
-
-def test_it_is_exported_as_one_operator():
-    program = torch.export.export(AddRMSNorm(24), tuple(one.detach() for one in drawn("rms", torch.float32)[:2]))
-    assert [node.target for node in program.graph.nodes].count(torch.ops.normlab.add_norm.default) == 1
-
-
-@pytest.mark.filterwarnings("error::torch.jit.TracerWarning")
-@pytest.mark.parametrize("trace", [torch.fx.symbolic_trace, None], ids=["fx", "jit"])
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_traces_compute_the_same(kind, trace):
-    x, residual = (one.detach() for one in drawn("rms", torch.float32)[:2])
-    module = AddRMSNorm(24) if kind == "rms" else AddLayerNorm(24)
-    traced = trace(module) if trace else torch.jit.trace(module, (x, residual))
-    for mine, theirs in zip(traced(x[:1], residual[:1]), module(x[:1], residual[:1]), strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
-@FORM
-def test_transforms_of_torch_func_go_through(kind, offset):
-    x, residual, *parameters = (one.detach() for one in drawn(kind))
-    want = truth(kind, offset, (x, residual, *parameters))
-    rows = torch.func.vmap(lambda x, residual: ours(kind, offset, False, (x, residual, *parameters)))(x, residual)
-    tangents = torch.func.jvp(
-        lambda x: ours(kind, offset, False, (x, residual, *parameters)), (x,), (torch.ones_like(x),)
-    )
-    for mine, also, theirs in zip(rows, tangents[0], want, strict=True):
-        torch.testing.assert_close(mine, theirs)
-        torch.testing.assert_close(also, theirs)
-
-
 @pytest.mark.parametrize("run_by", ["auto", "simulator"])
 def test_autocast_gives_the_output_its_dtype_and_leaves_the_residual_s(run_by):
     x, residual, weight = drawn("rms", torch.float32)
@@ -289,14 +226,6 @@ def test_an_rms_norm_with_an_offset_is_gemma_s(run_by, dtype):
     close = 1e-5 if dtype is torch.float32 else 2e-2
     for mine, theirs in zip((output, *found), (gemma, *want), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=close, atol=close)
-
-
-def test_rows_without_columns_and_no_rows_give_empty_results():
-    for shape in ((3, 0), (0, 4)):
-        x, residual = torch.zeros(2, *shape, requires_grad=True)
-        output, new_residual = add_rms_norm(x, residual, torch.ones(shape[-1]))
-        assert output.shape == new_residual.shape == shape
-        assert torch.autograd.grad(output.sum() + new_residual.sum(), x)[0].shape == shape
 
 
 def heads_of(dtype):

@@ -17,6 +17,7 @@ from nn.decoder_layers import (
     MixtureLayer,
     PostNormLayer,
     PreLayerNormLayer,
+    WithACallOfItsOwn,
     WritingIntoTheResidual,
 )
 from torch import nn as torch_nn
@@ -25,8 +26,8 @@ from torch.utils.checkpoint import checkpoint
 
 from normlab import nn
 from normlab.nn import replace_norms
+from normlab.nn.add_norm.saving import gamma_of
 from normlab.nn.stream import calls
-from normlab.nn.stream.saving import gamma_of
 
 MODES = [False, True, "exact"]
 LAYERS = {
@@ -34,6 +35,7 @@ LAYERS = {
     PreLayerNormLayer: (("ln_1", "passed"), ("ln_2", "added")),
     GemmaLayer: (("input_layernorm", "passed"), ("pre_feedforward_layernorm", "added")),
     MixtureLayer: (("post_attention_layernorm", "added"),),
+    WithACallOfItsOwn: (("input_layernorm", "passed"), ("post_attention_layernorm", "added")),
 }
 
 
@@ -254,7 +256,7 @@ def test_a_default_device_leaves_layers_fused_and_another_mode_sees_the_norms():
 
 def test_layers_that_the_fused_forward_would_change_stay_as_they_are():
     for kind, reason in {
-        WritingIntoTheResidual: "it cannot be compared: RuntimeError: Output 1 of StreamNorm",
+        WritingIntoTheResidual: "it cannot be compared: RuntimeError: Output 1 of AddNorm",
         AddingAParameter: "0 of 1 additions and norms became one call",
         PostNormLayer: "its forward has no statement that adds before a norm, or keeps a norm's input",
     }.items():

@@ -43,13 +43,7 @@ def test_every_value_of_a_row_is_some_member_s(vectors, width, threads, blocks):
 @cache
 def statistics(thread_map, blocks):
     """A kernel: mean and squares of each row, in every thread: results (n1, 2, blocks, threads); mean: None or not."""
-    vectors, width, span, columns, warps = (
-        thread_map.vectors,
-        thread_map.width,
-        thread_map.span,
-        thread_map.columns,
-        thread_map.warps,
-    )
+    (vectors, width, span, _), columns, warps = thread_map.loop, thread_map.columns, thread_map.warps
     size, merge = group_size(thread_map, blocks), group_merger(thread_map, blocks)
 
     @cuda.jit

@@ -6,14 +6,15 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import LOADED, STORED, counter
 from examine import examine_forward, forward
 from kernels.test_invariance import random_case, shifted
+from watching import Memory, launcher
 
 from normlab.engine import cuda, float32, int32, launch, using
 from normlab.host.checks import step_of
 from normlab.kernels import Device, Problem
 from normlab.kernels.forward import layouts, row_counts
-from normlab.sim import sanitize, trace
 from normlab.stages.shifted import ShiftedMap, shifted_row_loader
 from normlab.stages.vector import map_threads, shifts_alike
 
@@ -111,16 +112,11 @@ def test_no_element_beside_the_output_is_written(offset):
 
 def watch(case):
     """Run the step's kernel in the sanitizer, which must find nothing."""
-    found, rows = [], len(case.x)
-
-    def watched(kernel, grid, block, *args, shared_bytes=0):
-        found.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
-
-    statistics = np.empty((2, rows), np.float32)
-    mean = None if case.rms else statistics[0]
-    STEP.run(watched, case.x, case.weight, case.bias, np.float32(0.01), np.empty_like(case.x), mean, statistics[1])
-    assert len(found) == 1
-    assert not found[0].findings
+    memory, rows = Memory(), len(case.x)
+    output, invvar = memory.empty(case.x.shape, case.x.dtype), memory.empty(rows, np.float32)
+    mean = None if case.rms else memory.empty(rows, np.float32)
+    STEP.run(launcher(memory), case.x, case.weight, case.bias, np.float32(0.01), output, mean, invvar)
+    assert not memory.empties
 
 
 @pytest.mark.parametrize(("rms", "offset"), [(False, 0), (True, 0), (True, 3)])
@@ -176,18 +172,14 @@ def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():
 def test_whole_vectors_are_moved():
     """A third of the requests that one element at a time would take, although rows have two ends each."""
     case = random_case(8, 1001, BFLOAT16, rms=True)
-    counted = []
-
-    def traced(kernel, grid, block, *args, shared_bytes=0):
-        counted.append(trace(kernel)[grid, block, 0, shared_bytes](*args).metrics)
-
+    launch, found = counter()
     STEP.run(
-        traced, case.x, None, None, np.float32(1e-5), np.empty_like(case.x), None, np.empty(8, np.float32)
+        launch, case.x, None, None, np.float32(1e-5), np.empty_like(case.x), None, np.empty(8, np.float32)
     )  # fmt: skip
-    (metrics,) = counted
+    (metrics,) = found
     single = 8 * -(-1001 // 32)  # requests of a warp that moves one element a lane
-    for op in ("ld", "st"):
-        assert metrics[f"l1tex__t_requests_pipe_lsu_mem_global_op_{op}.sum"] < single / 2
+    for moved in (LOADED, STORED):
+        assert metrics[moved.format("requests")] < single / 2
 
 
 def test_x_and_output_lie_alike_or_not():

@@ -3,10 +3,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from counting import LOADED, STORED, counter
 
 from normlab.engine import cuda, float32, launch
 from normlab.kernels import LADDERS
-from normlab.sim import trace
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -113,16 +113,9 @@ def test_whole_warps_of_the_forward_ask_for_16_sectors_a_time(dtype):
     rng = np.random.default_rng(0)
     x, output = rng.normal(size=(2, n1, n2)).astype(dtype)
     weight, bias = rng.normal(size=(2, n2)).astype(dtype)
-    counted = []
-
-    def launch_traced(kernel, grid, block, *args):
-        counted.append(trace(kernel)[grid, block](*args).metrics)
-
-    VECTORS.run(launch_traced, x, weight, bias, np.float32(1e-5), output, *np.empty((2, n1), np.float32))
-    (metrics,) = counted
-    requests, sectors = (
-        {op: metrics[f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum"] for op in ("ld", "st")}
-        for what in ("requests", "sectors")
-    )
-    assert requests == {"ld": n1 * 8 * 3, "st": n1 * (8 + 2)}  # two: mean and invvar, by one lane
-    assert sectors == {"ld": 16 * n1 * 8 * 3, "st": n1 * (16 * 8 + 2)}
+    launch, found = counter()
+    VECTORS.run(launch, x, weight, bias, np.float32(1e-5), output, *np.empty((2, n1), np.float32))
+    (metrics,) = found
+    requests, sectors = ([metrics[op.format(what)] for op in (LOADED, STORED)] for what in ("requests", "sectors"))
+    assert requests == [n1 * 8 * 3, n1 * (8 + 2)]  # two: mean and invvar, by one lane
+    assert sectors == [16 * n1 * 8 * 3, n1 * (16 * 8 + 2)]

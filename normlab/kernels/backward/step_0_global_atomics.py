@@ -6,7 +6,7 @@ sums into the gradients' dtype.
 Moves: dy and the saved array twice (sums, write), grad_input once, and two atomic additions per element.
 Bound by: the atomics. All n1 rows add to the same n2 addresses, one after another. The order of the rows differs from
 run to run, so the last digits of grad_weight and grad_bias differ, too.
-Measured: 0.25 / 0.38; recomputing 0.17 / 0.36.
+Measured: 0.25 / 0.38 of a copy in bfloat16 / float32; recomputing 0.17 / 0.36.
 Next: apex's sums without atomics, in a kernel of their own.
 """
 

@@ -6,10 +6,10 @@ the first pass over a row comes before the second pass over the previous one, so
 Moves: dy and the saved array once (few rows twice, mostly from L2), grad_input once.
 Bound by: memory. Long 16-bit rows of LayerNorm are bound by instructions and by waits for shared memory: the columns'
 sums leave registers for 16 warps at most.
-Measured: records norm_*; and `tables`. Recomputing at n2 = 65536 in bfloat16 on an H200 takes a tenth more instructions
-(1.28e8 instead of 1.16e8) and the same time; in float16 it takes 5 % longer, because each widening is an instruction
-(HADD2.F32) of the pipe that also does the sums. Tried there in float16, where recomputing reaches 0.81 of a copy and
-saving the input 0.85: two rows by 256 threads in eight blocks 0.79, the same with a prefetch 0.77.
+Measured: records norm_*; and `tables`. To recompute x̂ at n2 = 65536 takes a tenth more instructions than to save the
+input. In bfloat16 it takes the same time on an H200. In float16 it takes 5 % longer, 0.81 of a copy instead of 0.85:
+each widening is an instruction (HADD2.F32) of the pipe that also does the sums.
+Tried: that float16 row in eight blocks whose 256 threads take two rows: 0.79; the same with a prefetch: 0.77.
 
 What changed since step 2:
 - Several row groups share a block, each with its own row, pipeline stages and barrier; short rows share a warp.
@@ -45,11 +45,14 @@ H200 = Device.named("h200")
 PARTIAL_SUMS = "part_weight", "part_bias"
 THIRDS = "grad_residual", "gate"  # arrays of rows beside the saved array and grad_output: one of these, or none
 PARAMETERS = "grad_weight", "grad_bias"
-MOST_EACH = 7  # clusters for each alignment, if they are more than find a place at once
-BUSY = 0.9  # of the multiprocessors, on average, is enough where clusters have samples of their own
-FEW_ROWS = {True: 1024, False: 768}  # at most, with and without a bias: RMSNorm 1,024 x 256 takes 5.3 us, else 4.8
-FEW_BYTES = 2**23  # of a matrix, at most: LayerNorm 512 x 16,384 of float32 takes 55 us, else 35
-FEW_THREADS = ((64, 128), (512, 256), (1024, 512))  # most rows, threads per block at least
+MOST_EACH = 7  # clusters per sample, at most, where as many for each would leave much of the GPU idle
+BUSY = 0.9  # of the multiprocessors busy, on average, are enough where clusters have samples of their own
+# Up to so many rows (with a bias: True) and bytes per matrix, other blocks of the launch make the columns' sums. With
+# more, they are slower: RMSNorm 1,024 x 256 takes 5.3 us instead of 4.8, LayerNorm 512 x 16,384 of float32 55 instead
+# of 35.
+FEW_ROWS = {True: 1024, False: 768}
+FEW_BYTES = 2**23
+FEW_THREADS = ((64, 128), (512, 256), (1024, 512))  # (rows at most, threads per block at least)
 FEW_WHY = (
     "so few rows have blocks of their own for the columns' sums, and no second kernel: 128 rows of 7,168 columns take "
     "6.5 us instead of 12.0 on an H200 (LayerNorm, bfloat16, in a CUDA graph)"
@@ -137,24 +140,27 @@ def _work(options: tuple, grid: int, cluster: int, parts: tuple) -> Work:
 
 
 def clusters_for(layout: PipelineLayout, n1: int, resident: int, samples: int = 1) -> int:
-    """Return how many clusters take n1 rows of each sample: as many for each alignment, if that leaves few out.
+    """Return how many clusters take n1 rows of each sample.
+
+    Each alignment gets the same number of clusters, unless so many places for clusters would then be left over that the
+    alignments have to share clusters.
 
     resident: how many clusters the GPU holds at a time, of all samples together.
     """
     alignments = layout.alignments  # 1 if there are several samples
-    most = -(-n1 // (alignments * layout.rows))  # for an alignment: more would have no rows
+    most = -(-n1 // (alignments * layout.rows))  # clusters per alignment: more would have no rows
     if n1 < alignments:
         return n1
     each = resident // (alignments * samples)
     enough = 8 * each * alignments * samples >= 7 * resident
     if samples > 1 and not enough:
-        # Of samples a few idle multiprocessors are better than further partial sums.
+        # A few idle multiprocessors are better than more clusters per sample, each of which leaves partial sums.
         rounds = {more: -(-more * samples // resident) for more in range(1, MOST_EACH + 1)}
         each = max(rounds, key=lambda more: (min(BUSY * resident, more * samples / rounds[more]), -more))
     elif not enough:
-        # An H100 holds 15 clusters of eight blocks, and one for each of 8 alignments would leave half of it idle. They
-        # share the alignments instead (`prologue`), with 22 lines of sums. 7 for each, in four rounds, had 56, and rows
-        # of 50,257 bfloat16 took 302 us (LayerNorm) instead of 187.
+        # An H100 holds 15 clusters of eight blocks. One cluster for each of 8 alignments would leave half of it idle.
+        # So the 15 clusters share the alignments (`prologue`), and leave 22 lines of partial sums. Tried: 7 clusters
+        # for each alignment, in four rounds. They left 56 lines, and LayerNorm of 50,257 bfloat16 took 302 us, not 187.
         return min(resident, most * alignments)
     return alignments * min(most, each)
 
@@ -181,9 +187,10 @@ def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Dev
     """Return True if rows are so few that other blocks of the launch make the parameters' gradients."""
     if kind.sampled or not (kind.weighted or kind.biased) or n1 > FEW_ROWS[kind.biased]:
         return False
-    # A multiprocessor that holds two such blocks works on one while the other waits. Where it holds one block, aligned
-    # rows gain nothing on average (0.84 to 1.15 times as fast). Odd rows do, on an H100: 15 rows of 91,707 bfloat16,
-    # recomputed, take 24 us instead of 43. But 50 such rows take 60 instead of 52, and 48 of 174,705 122 instead of 48.
+    # A multiprocessor that holds two such blocks works on one while the other waits. Where it holds only one block:
+    # - rows that begin with a vector gain nothing on average (0.84 to 1.15 times as fast);
+    # - other rows gain if they are few (H100, recomputed from bfloat16): 15 rows of 91,707 take 24 us instead of 43,
+    #   but 50 take 60 instead of 52, and 48 rows of 174,705 take 122 instead of 48. FEW_BYTES lies between.
     held = beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
     fits = held <= device.shared_bytes if layout.alignments > 1 else 2 * held <= device.shared_bytes
     return fits and n1 * row_bytes <= FEW_BYTES

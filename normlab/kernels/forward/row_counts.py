@@ -1,41 +1,52 @@
-"""Adapt step 6's layout to the number of rows. No bit of a row depends on what is chosen here.
+"""Adapt step 6's layout to the number of rows: rows per block, blocks, and when a thread loads its parameters.
 
-A row keeps its thread map. Rows per block, when the parameters are loaded, and the number of blocks are chosen.
+A row keeps its thread map, so no bit of a row depends on what is chosen here.
 """
 
 from normlab.kernels.forward.layouts import LEAST_THREADS, OWN_REGISTERS, SHIFTED_TURNS, RegisterLayout
 from normlab.kernels.plan import Device
 from normlab.stages.vector import WARP
 
-WAVES = 4  # of blocks, at least: with fewer the last ones would find the GPU half empty
+WAVES = 4  # of blocks, at least: with fewer the last wave would leave half of the GPU idle
 
 
-def with_rows(layout: RegisterLayout, most: int, threads: int = WARP) -> RegisterLayout:
-    """Return the layout with half the rows per block, and again half, while it has `most` rows and so many threads."""
-    rows = layout.rows // 2
-    left = rows * layout.thread_map.threads
-    if layout.rows % 2 or rows < most or left < threads or left % WARP:
+def with_fewer_rows(layout: RegisterLayout, rows: int, threads: int = WARP) -> RegisterLayout:
+    """Return the layout whose rows per block are halved, again and again, as long as a block keeps these minima.
+
+    rows, threads: of a block, at least.
+    """
+    half = layout.rows // 2
+    left = half * layout.thread_map.threads
+    if layout.rows % 2 or half < rows or left < threads or left % WARP:
         return layout
-    return with_rows(layout._replace(rows=rows), most, threads)
+    return with_fewer_rows(layout._replace(rows=half), rows, threads)
 
 
 def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, device: Device) -> RegisterLayout:
-    """Return the layout for n1 rows: all multiprocessors have some, and threads of few rows wait for memory once.
+    """Return the layout for n1 rows.
 
-    One block's 128 rows of 128 columns take 5.5 us, shared by four blocks 4.6 (RMSNorm of float16, H100). Parameters
-    that a thread loads after the sums, vector by vector, are a wait for each vector. If all blocks have room at once, a
-    thread loads them beside its elements: 500 rows of 768 columns of bfloat16 5.4 and 4.8 us, 256 of 5,120 7.5 and 6.7
-    us. If not, the GPU has fewer bytes on their way: 1,024 rows of 4,096 columns 9.2 and 10.1 us.
+    Few rows are divided among more blocks, so that every multiprocessor has some. 128 rows of 128 columns take 5.5 us
+    in one block and 4.6 us in four (RMSNorm of float16, H100).
 
-    A block of few rows that begin anywhere stages its parameters while the rows are on their way; that is not measured.
+    `early`: a thread loads its parameters beside its elements, before the sums. If it loads them after the sums, vector
+    by vector, it waits for memory once more for each vector. But parameters take registers while the sums are made, so
+    fewer blocks may fit on the GPU at once, and then fewer bytes are on their way. A thread therefore loads them early
+    if all blocks still fit at once, or if the table says so (H100, bfloat16):
 
-    parameters, beside: how many there are of weight and bias, and of residual and gate.
+        rows x columns     after the sums    early     all blocks fit at once
+          500 x   768          5.4 us        4.8 us    yes
+          256 x 5,120          7.5 us        6.7 us    yes
+        1,024 x 4,096          9.2 us       10.1 us    no
+
+    parameters: how many there are of weight and bias. beside: how many of residual and gate.
     """
     if layout.shifted:
+        # Early parameters of rows that begin anywhere are staged in shared memory while the rows are on their way. That
+        # is not measured.
         few = parameters > 0 and shifted_grid(layout, n1, device) <= device.multiprocessors
         return layout._replace(early=True, resident=1) if few else layout
     if n1 < layout.rows * device.multiprocessors:
-        layout = with_rows(layout, 1, LEAST_THREADS)
+        layout = with_fewer_rows(layout, 1, LEAST_THREADS)
     registers = OWN_REGISTERS + layout.thread_map.elements * (1 + parameters + beside)
     resident = device.registers // (registers * layout.thread_map.threads * layout.rows)
     at_once = -(-n1 // layout.rows) <= resident * device.multiprocessors
@@ -45,8 +56,11 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
 
 
 def shifted_grid(layout: RegisterLayout, n1: int, device: Device) -> int:
-    """Return the blocks for n1 rows that may begin anywhere; each takes rows that begin alike, turn after turn."""
-    period = layout.thread_map.width
+    """Return the blocks for n1 rows that may begin anywhere in a vector.
+
+    All rows of a block begin at the same element of a vector. The block takes them turn after turn.
+    """
+    period = layout.thread_map.width  # rows from one to the next that begins at the same element
     blocks = -(-n1 // layout.rows)
     turns = min(SHIFTED_TURNS, max(1, blocks // (device.multiprocessors * layout.resident * WAVES)))
     return -(-n1 // (layout.rows * period * turns)) * period

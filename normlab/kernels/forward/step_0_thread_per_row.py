@@ -5,7 +5,7 @@ Moves: x three times (mean, variance, write), y once. A thread uses one element 
 because neighbouring threads are n2 elements apart.
 Bound by: those sectors, which the cache throws out before their other elements are read, and by n2 additions one after
 another.
-Measured: 0.04 / 0.08.
+Measured: 0.04 / 0.08 of a copy in bfloat16 / float32.
 Next: give the row to a block, so that neighbouring threads read neighbouring elements.
 """
 

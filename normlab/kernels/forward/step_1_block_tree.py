@@ -4,7 +4,7 @@ Idea: thread t of 128 takes the columns t, t + 128, … in three passes over the
 Moves: x three times, but coalesced: 32 neighbouring threads read 32 neighbouring elements, every byte of a sector is
 used, and the second and third reading mostly hit the cache.
 Bound by: the trees. There are two per row, each of log2(128) = 7 rounds with a barrier of the whole block per round.
-Measured: 0.53 / 0.66.
+Measured: 0.53 / 0.66 of a copy in bfloat16 / float32.
 Next: let the 32 threads of a warp exchange values directly; most of those barriers go.
 """
 

@@ -4,7 +4,7 @@ Idea: five shuffles replace five rounds of step 1's tree. They need no shared me
 of a warp read each other's registers. The four warps' sums are then merged in two rounds through shared memory.
 Moves: what step 1 moves.
 Bound by: reading x three times. Long rows leave the L1 cache between the passes.
-Measured: 0.55 / 0.67; the best rung so far.
+Measured: 0.55 / 0.67 of a copy in bfloat16 / float32; the best rung so far.
 Next: Welford's update finds mean and variance in one pass.
 """
 

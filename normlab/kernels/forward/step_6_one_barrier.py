@@ -297,7 +297,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
     layout, samples = chosen.layout, problem.weight.shape[0] if problem.sampled else 1
     if problem.sampled:
-        layout = row_counts.with_rows(layout, n1 // samples)
+        layout = row_counts.with_fewer_rows(layout, n1 // samples)
     else:
         given = [array is not None for array in (problem.weight, problem.bias, problem.residual, problem.gate)]
         layout = row_counts.for_rows(layout, n1, sum(given[:2]), sum(given[2:]), device)

@@ -1,8 +1,9 @@
 """Norms of x + residual as one autograd function: the tensors that it saves, and its first and second derivatives.
 
 A gradient arrives at the output and one at new_residual. One kernel adds both up, and the result is the gradient of x
-and of the residual. Every result of the forward that the backward needs is an output and saved as one, as in
-`normlab.nn.autograd`.
+and of the residual. A norm without a residual may also return x: its backward then adds the gradient of x past the norm
+to the norm's own, which PyTorch would do in a pass over three matrices. Every result of the forward that the backward
+needs is an output and saved as one, as in `normlab.nn.autograd`.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.add_norm import launched, vectorised
 from normlab.nn.add_norm.how import AddHow
+from normlab.nn.add_norm.saving import keeps_output
 from normlab.nn.private import backward_form, direct_apply
-from normlab.nn.shapes import Gradients, Parameter, Saved
+from normlab.nn.shapes import Gradients, Owners, Parameter, Saved
 
 
 def chosen(x: Tensor) -> ModuleType:
@@ -25,30 +27,42 @@ def chosen(x: Tensor) -> ModuleType:
 
 
 class AddNorm(torch.autograd.Function):
-    """Compute apply(x, residual, weight, bias, how) -> (output, new_residual or None, and invvar if it is saved)."""
+    """Compute apply(x, residual, weight, bias, how, past, owners), and its gradients.
+
+    It returns the output, then new_residual (x without a residual; None if `past` is False, because the caller does not
+    use it), then invvar if the backward keeps the output. owners: the module's weight and bias, of which weight and
+    bias may be casts; None for a public function's call, which is never in the mode "exact".
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow
-    ) -> tuple[Tensor | None, ...]:
+        ctx: Any,
+        x: Tensor,
+        residual: Parameter,
+        weight: Parameter,
+        bias: Parameter,
+        how: AddHow,
+        past: bool,
+        owners: Owners | None,
+    ) -> tuple[Parameter, ...]:
         """Return the results."""
         ctx.engine = chosen(x)
         output, new_residual, mean, invvar = ctx.engine.forward(x, residual, weight, bias, how)
+        keeps = keeps_output(how, invvar, output, (weight, bias), owners)
         ctx.set_materialize_grads(False)
-        ctx.how, ctx.dtype = how, new_residual.dtype
-        returned = None if residual is None else new_residual
-        if how.memory_efficient:
-            ctx.save_for_backward(output, invvar, weight, bias, None)
-            return output, returned, invvar
-        ctx.save_for_backward(new_residual, invvar, weight, bias, mean)
-        return output, returned
+        ctx.how, ctx.dtype = how._replace(memory_efficient=keeps), new_residual.dtype
+        ctx.past = past and owners is not None  # `normlab.nn.stream.compare` counts the nodes of fused layers by it
+        tensor, mean = (output, None) if keeps else (new_residual, mean)
+        ctx.save_for_backward(tensor, invvar, weight, bias, mean)
+        returned = None if not past else x.view_as(x) if residual is None else new_residual
+        return (output, returned, invvar) if keeps else (output, returned)
 
     @staticmethod
     def backward(
         ctx: Any, grad_output: Parameter, grad_residual: Parameter, grad_invvar: Parameter = None
     ) -> tuple[Parameter, ...]:
         """Return the gradients of x, the residual, weight and bias."""
-        return *gradients(ctx, grad_output, grad_residual, grad_invvar, ctx.engine.backward), None
+        return *gradients(ctx, grad_output, grad_residual, grad_invvar, ctx.engine.backward), None, None, None
 
 
 apply = direct_apply(AddNorm)

@@ -156,7 +156,7 @@ def normalised(
     if in_a_graph(x):
         return operators.apply(x, residual, weight, bias, how)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, residual, weight, bias)):
-        output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how)
+        output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how, residual is not None, None)
     else:
         output, new_residual, *_ = autograd.chosen(x).forward(x, residual, weight, bias, how)
     return output, x if residual is None else new_residual
@@ -211,10 +211,7 @@ def _check(
     checks.check(function, like, tuple(x.shape[-1:]), weight, bias, how.eps)
     checks.check_kinds(function, like, weight, bias)
     if x.device != like.device:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{like.device} and {x.device}!"
-        )
+        raise checks.two_devices(like, x)
     if x.dtype is not like.dtype and {x.dtype, like.dtype} not in checks.MIXED:
         raise RuntimeError(
             f"mixed dtype: expect x to have scalar type of {checks.NAMES[like.dtype]}, as residual, or a mix of Float "

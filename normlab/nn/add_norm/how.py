@@ -12,7 +12,8 @@ from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 class AddHow(NamedTuple):
     """The options of a forward and its backward. offset: gamma is weight + offset.
 
-    memory_efficient: "exact" only in `functional`, which adds first and then calls a plain norm with "exact".
+    memory_efficient: "exact" means in `functional` an addition and then a plain norm with "exact"; in `autograd`, for a
+    module's norm, that the forward chooses between False and True (`saving`). Other functions take only these two.
     """
 
     eps: float

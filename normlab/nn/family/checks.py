@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.nn.checks import FLOATS, HALVES, NAMES, argument, not_a_tensor
+from normlab.nn.checks import FLOATS, HALVES, NAMES, argument, not_a_tensor, two_devices
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.private import vmap_levels
 from normlab.nn.shapes import Parameter
@@ -135,10 +135,7 @@ def _check_shape(norm: Norm, name: str, tensor: Tensor, x: Tensor) -> None:
 
 def _check_kind(name: str, tensor: Tensor, x: Tensor) -> None:
     if tensor.device != x.device:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{x.device} and {tensor.device}!"
-        )
+        raise two_devices(x, tensor)
     if tensor.dtype != x.dtype and not (x.dtype in HALVES and tensor.dtype == torch.float32):
         raise RuntimeError(
             f"mixed dtype ({x.device.type.upper()}): expect {name} to have scalar type of {NAMES[x.dtype]}, "

@@ -90,10 +90,7 @@ def _check(x: Any, gate: Any, weight: Parameter, eps: Any) -> None:
     checks.check(gated_rms_norm, x, tuple(x.shape[-1:]), weight, None, eps)
     checks.check_kinds(gated_rms_norm, x, weight, None)
     if gate.device != x.device:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, {x.device} and "
-            f"{gate.device}!"
-        )
+        raise checks.two_devices(x, gate)
     if gate.dtype is not x.dtype:
         raise RuntimeError(
             f"expected gate to have scalar type of {checks.NAMES[x.dtype]}, as x, but got "

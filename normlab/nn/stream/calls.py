@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import has_torch_function_variadic
 
 from normlab.nn import checks, dtypes, traced
+from normlab.nn.add_norm import autograd
 from normlab.nn.add_norm.autograd import chosen
 from normlab.nn.add_norm.functional import offset_rms_norm
 from normlab.nn.add_norm.how import AddHow
@@ -25,8 +26,7 @@ from normlab.nn.private import (
     parameter_of,
     untraced,
 )
-from normlab.nn.shapes import MemoryEfficient, Owners, Parameter
-from normlab.nn.stream import autograd
+from normlab.nn.shapes import Owners, Parameter
 from normlab.nn.stream.operators import StreamNormInGraph
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -72,13 +72,12 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
 class NormCall(NamedTuple):
     """The arguments of a norm's fused call. owners: the module's weight and bias; parameters: these, or casts of them.
 
-    mode: memory_efficient. dtype: the output is rounded to it; None: the output has the kernel's dtype.
+    dtype: the output is rounded to it; None: the output has the kernel's dtype.
     """
 
     parameters: Owners
     owners: Owners
     how: AddHow
-    mode: MemoryEfficient
     dtype: torch.dtype | None
 
 
@@ -127,8 +126,8 @@ def _norm_call(norm: Any, x: Tensor, residual: Parameter) -> NormCall | None:
     mode = norm.memory_efficient
     if mode and dtypes.input_is_smaller(like, weight, bias, rule):
         mode = False
-    how = AddHow(_eps(norm, like), rms, getattr(norm, "offset", 0.0), False)
-    return NormCall((weight, bias), owners, how, mode, like.dtype if rule in dtypes.OF_INPUT else None)
+    how = AddHow(_eps(norm, like), rms, getattr(norm, "offset", 0.0), mode)
+    return NormCall((weight, bias), owners, how, like.dtype if rule in dtypes.OF_INPUT else None)
 
 
 def _eps(norm: Any, x: Tensor) -> float:
@@ -137,16 +136,16 @@ def _eps(norm: Any, x: Tensor) -> float:
 
 def _computed(x: Tensor, residual: Parameter, call: NormCall, past: bool = True) -> tuple[Tensor, Tensor]:
     """Return (output, stream) of a fused call."""
-    (weight, bias), owners, how, mode, dtype = call
+    (weight, bias), owners, how, dtype = call
     given = x, residual, weight, bias
     differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given)
     if torch.compiler.is_compiling():
-        mode = mode if differentiated else False
+        mode = how.memory_efficient if differentiated else False
         casts = zip(owners, (weight, bias), strict=True)
         owned = [None if own is one else own for own, one in casts]  # Dynamo takes a tensor once
         output, stream = StreamNormInGraph.apply(*given, *owned, how.eps, how.rms, how.offset, mode)
     elif differentiated:
-        output, stream, *_ = autograd.apply(*given, how, mode, owners, past)
+        output, stream, *_ = autograd.apply(*given, how, past, owners)
     else:
         output, stream, *_ = chosen(x).forward(*given, how)
     return output if dtype is None else output.to(dtype), x if stream is None else stream

@@ -191,4 +191,4 @@ def _fused_calls(outputs: list[Tensor]) -> int:
         if node is not None and node not in seen:
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
-    return sum(getattr(node, "past", False) is True for node in seen)  # an attribute of `StreamNorm`'s nodes
+    return sum(getattr(node, "past", False) is True for node in seen)  # an attribute of `AddNorm`'s nodes

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from normlab.nn.add_norm.autograd import chosen
 from normlab.nn.add_norm.how import AddHow
+from normlab.nn.add_norm.saving import keeps_output
 from normlab.nn.formulas import accumulator, output_dtype
 from normlab.nn.shapes import MemoryEfficient, Parameter, Saved
-from normlab.nn.stream.saving import keeps_output
 
 
 @torch.library.custom_op("normlab::stream_norm_held", mutates_args=())
@@ -34,10 +34,10 @@ def stream_norm_held(
     own_weight, own_bias: the module's, where they differ from weight and bias, which may be casts.
     """
     owners = weight if own_weight is None else own_weight, bias if own_bias is None else own_bias
-    how = AddHow(eps, rms, offset, True)
+    how = AddHow(eps, rms, offset, "exact")
     output, stream, mean, invvar = chosen(x).forward(x, residual, weight, bias, how)
     handle: Any = torch.empty(1, device="cpu")  # on the CPU, so that no CUDA graph captures its uses
-    keeps = keeps_output("exact", invvar, output, (weight, bias), owners, how)
+    keeps = keeps_output(how, invvar, output, (weight, bias), owners)
     leading = x.shape[:-1]
     mean = None if mean is None else mean.reshape(leading)
     # a copy, because Inductor writes into an operator's arguments and results once the graph does not use them any more

@@ -20,7 +20,7 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
             (extent,), (stride,) = array.shape, array.strides
             position = integer(key)
             return array.address + position * stride if 0 <= position < extent else None
-        if len(key) == 2:  # as the loop below, in a third of its time
+        if len(key) == 2:  # what the loop below does, in a third of its time: most indices are (row, column)
             (rows, columns), (down, across) = array.shape, array.strides
             row, column = key
             if type(row) is not int or type(column) is not int:
@@ -47,7 +47,7 @@ def wrapped_address_of(array: ObservedArray, key: Any) -> int | None:
 
 
 def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:
-    """Return (axis, position, extent) for each index in `key` that is an integer."""
+    """Return (axis, position, extent of the axis) for each index in `key` that is an integer."""
     parts = key if type(key) is tuple else (key,)
     found = []
     axis = 0
@@ -62,7 +62,10 @@ def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:
 
 
 def poison(array: ObservedArray, key: Any) -> np.ndarray:
-    """Return new memory that no kernel may rely on, in the shape that `array[key]` has for an index inside."""
+    """Return what the kernel gets for an index outside: new memory that holds NaN or large integers.
+
+    It has the shape that `array[key]` has for an index inside.
+    """
     inside = tuple(0 if hasattr(part, "__index__") else part for part in (key if type(key) is tuple else (key,)))
     if 0 in (array.shape[axis] for axis, _, _ in positions_of(array, key)):  # there is no index inside
         return fresh((), array.raw.dtype)

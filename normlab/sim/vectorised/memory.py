@@ -100,10 +100,8 @@ class Array:
 
     def __init__(self, store: Store, dtype: np.dtype, shape: tuple, strides: tuple, offset: Any, base: Any = None):
         """Describe elements of `store`; strides and offset count elements."""
-        self.store, self.dtype, self.shape, self.strides, self.offset, self.base = (
-            *(store, dtype, shape, strides, offset),
-            base,
-        )
+        self.store, self.dtype, self.base = store, dtype, base
+        self.shape, self.strides, self.offset = shape, strides, offset
         self.kind = kind_of_elements(dtype)
         self.alignment: int | None = None
         self.frozen = False  # whether a store must fail, as into constant memory

@@ -74,6 +74,7 @@ class Call:
 
     def defined(self, node: ast.FunctionDef | ast.Lambda, name: str) -> Inner:
         """Return a function that this one defines inside itself."""
+        # The compiler has left the inner function's code among the constants of the outer one.
         codes = [
             one
             for one in self._code.co_consts
@@ -91,6 +92,7 @@ class Call:
             raise NotVectorisedError(f"of the function {inner.code.co_name!r} outside of the one that defines it")
         names = inner.code.co_freevars
         values = {name: value_of(frame, name) if name in self.function.locals else self.outer(name) for name in names}
+        # Python wants a cell for each outer variable. The cells stay empty: the engine takes the values as arguments.
         function = FunctionType(inner.code, self._globals, closure=tuple(CellType() for _ in names))
         return invoke(function, bound(function, given, named) | values, frame.lanes, self)
 
@@ -117,6 +119,7 @@ def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, call
     pieces = []
     for ids, value in call.results:
         pieces.append((None if len(ids) == lanes.width else np.searchsorted(lanes.ids, ids), value))
+    # The other lanes have come to the end without a `return`: they return None.
     rest = None if frame.left is None else np.flatnonzero(frame.left != RETURN)
     if rest is None or len(rest):
         pieces.append((rest, None))

@@ -19,8 +19,8 @@ import numpy as np
 from normlab.sim.language.integers import NARROW, Unsigned64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
-# Scalar type → the dtype that holds it. Narrow integers hold 64-bit numbers, as they do in the scheduler's threads;
-# those of NumPy come out of the fields of records.
+# Scalar type → the dtype that holds it. A narrow integer of the simulator (`NARROW`) is held in 64 bits, as in the
+# scheduler's threads. NumPy's narrow integers keep their own dtypes: they come out of the fields of records.
 HOLDERS: dict[type, np.dtype] = {
     int: np.dtype(np.int64),
     bool: np.dtype(np.bool_),
@@ -40,19 +40,22 @@ HOLDERS: dict[type, np.dtype] = {
 BOOLEANS = (bool, np.bool_)
 COMPLEX = (np.complex64, np.complex128)
 SIGNED = (int, np.int64, *NARROW.values())  # the types whose numbers an int64 holds
-_FROM_PYTHON = (int, bool, float, complex, *NARROW.values())  # built from a Python number; others come out of the array
+# An element of a Vector's array becomes a scalar of these types by a call with a Python number. An element of any other
+# type but Unsigned64, which is called with NumPy's number, is the scalar already.
+_FROM_PYTHON = (int, bool, float, complex, *NARROW.values())
 _REBUILT = (*_FROM_PYTHON, Unsigned64)
 
 
 class Unbound:
-    """Stands for a variable that has no value yet."""
+    """The value of a variable that has not been assigned yet. The class itself is used, there are no instances."""
 
 
 class Vector:
     """One number for each lane of a frame, all of the scalar type `kind`. Never changed after it is made.
 
     `low`, `high`: for the kind int, bounds of all numbers if they are known. A Python int grows without end, and an
-    int64 does not, so the bounds prove that an operation stays inside; they also spare the check of an index.
+    int64 overflows: from the bounds of its operands an operation knows that it does not. An index whose bounds lie
+    inside the array needs no check of its numbers.
     """
 
     __slots__ = ("data", "high", "kind", "low")
@@ -185,7 +188,7 @@ def take(value: Any, places: np.ndarray) -> Any:
         return Mixed(choice, [take(part, places) for part in value.values])
     if isinstance(value, tuple) and any(map(varies, value)):
         return rebuilt(value, [take(part, places) for part in value])
-    return value.taken(places) if hasattr(value, "taken") else value
+    return value.taken(places) if hasattr(value, "taken") else value  # an array's view, or a uniform value
 
 
 def same(one: Any, other: Any) -> bool:
@@ -199,7 +202,7 @@ def same(one: Any, other: Any) -> bool:
     return repr(one) == repr(other) if type(one) in (float, complex) else one == other
 
 
-Piece = tuple[Any, Any]  # the places of some lanes (None: all of them), and their value
+Piece = tuple[Any, Any]  # (places of some lanes, None for all of them; the value of these lanes)
 
 
 def merge(width: int, pieces: list[Piece], old: Any, complete: bool = True) -> Any:
@@ -243,7 +246,7 @@ def _merged_numbers(width: int, kind: type, pieces: list[Piece]) -> Vector:
 
 
 def _mixed(width: int, pieces: list[Piece]) -> Mixed:
-    """Return pieces of several types side by side, those of one type together."""
+    """Return the value of lanes whose pieces have several types: pieces of one type share an entry of a `Mixed`."""
     choice = np.full(width, -1, np.int8)
     groups: list[list[Piece]] = []
     for places, value in pieces:
@@ -252,20 +255,20 @@ def _mixed(width: int, pieces: list[Piece]) -> Mixed:
         for one, inner in _alternatives(width, places, value):
             label = next((n for n, group in enumerate(groups) if _together(group[0][1], inner)), len(groups))
             if label == len(groups):
-                if label > 100:
+                if label > 100:  # `choice` is an int8
                     raise NotVectorisedError("a variable has too many types")
                 groups.append([])
             choice[slice(None) if one is None else one] = label
             groups[label].append((one, inner))
     values = []
     for group in groups:
-        # Lanes of other groups are never looked at, so any filling of their elements will do.
         whole = len(group) == 1 and (group[0][0] is None or not varies(group[0][1]))
         values.append(group[0][1] if whole else _spread(width, group))
     return Mixed(choice, values)
 
 
 def _spread(width: int, group: list[Piece]) -> Any:
+    """Return the pieces of a group as one value of `width` lanes. What it has in the other lanes is never read."""
     if isinstance(group[0][1], tuple):
         places = [one for one, _ in group]
         columns = zip(*(value for _, value in group), strict=True)

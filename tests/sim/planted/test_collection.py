@@ -2,8 +2,8 @@
 
 import inspect
 from collections import Counter
-from importlib.util import find_spec
 
+import needs
 import numpy as np
 import pytest
 from sim.planted import PLANTED
@@ -78,9 +78,7 @@ def test_the_simulator_stops_at_a_bug_that_it_can_see(bug):
         run(bug.kernel, bug, "forward")
 
 
-@pytest.mark.skipif(
-    not find_spec("numba_cuda"), reason="PTX is made by numba-cuda, which has no wheels for this platform"
-)
+@needs.compiler
 @every_bug
 def test_both_kernels_compile_for_a_gpu(bug):
     for kernel in (bug.kernel, bug.fixed):

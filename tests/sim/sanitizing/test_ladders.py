@@ -7,6 +7,7 @@ import devices
 import ml_dtypes
 import numpy as np
 import pytest
+from watching import Memory, launcher
 
 from normlab.kernels import LADDERS, BackwardProblem
 from normlab.kernels.backward import layouts, step_3_pipelined
@@ -21,7 +22,6 @@ from normlab.kernels.exact.survey import Norms, launch_survey
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_7_clusters
 from normlab.kernels.plan import Chosen
-from normlab.sim import sanitize
 from normlab.stages.vector import ThreadMap
 
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
@@ -40,32 +40,6 @@ CASES = [
     ((3, 136), "float32", (True, True), False, 8),  # 34 vectors a row: two lanes have two
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
-
-
-class Memory:
-    """Gives scratch memory to a step and remembers what of it has no contents yet."""
-
-    def __init__(self):
-        self.empties = []
-
-    def empty(self, shape, dtype):
-        self.empties.append(np.full(shape, np.nan, dtype))
-        return self.empties[-1]
-
-    def zeros(self, shape, dtype):
-        return np.zeros(shape, dtype)
-
-
-def launcher(memory, schedule):
-    """Launch under watch; what one kernel has written is no longer empty for the next."""
-
-    def launch(kernel, grid, block, *arguments, shared_bytes=0, cluster=1):
-        empties = [one for one in memory.empties if any(one is argument for argument in arguments)]
-        report = sanitize(kernel, empties, schedule, cluster=cluster)[grid, block, 0, shared_bytes](*arguments)
-        assert not report.findings, str(report)
-        memory.empties = [one for one in memory.empties if not any(one is known for known in empties)]
-
-    return launch
 
 
 def operands(case):

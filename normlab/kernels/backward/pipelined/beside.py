@@ -1,18 +1,19 @@
 """Make the parameters' gradients of few rows in blocks of their own, beside the blocks that make grad_input.
 
-The statistics of every row are inputs, so a column's sum over the rows waits for no row's sum. A launch has first the
-blocks that take rows, each a turn of them without a sum of columns, and then blocks that take columns of all rows:
+The statistics of every row are inputs, so a column's sum over the rows waits for no row's sum. The first blocks of a
+launch take rows, one turn each, and add up no columns. The blocks after them take columns of all rows:
 
     rows     0 ████████████████████████████  block 0        columns  ██ ██ ██ ██
              1 ████████████████████████████  block 1                 ██ ██ ██ ██
              2 ████████████████████████████  block 2                 ██ ██ ██ ██
                                                               block   3  4  5  6
 
-Both read the saved array and grad_output, the second time mostly from L2. In return there are no partial sums, and no
-second kernel that begins when the first has ended.
+Both kinds of blocks read the saved array and grad_output, which the second kind mostly finds in L2. In return there are
+no partial sums, and no second kernel that begins when the first has ended.
 
-A warp has COLUMNS neighbouring columns, of as many rows at once as a vector has elements. As many warps as have rows
-share the columns; they add up their sums in shared memory in a fixed order.
+A warp takes COLUMNS neighbouring columns. A lane reads a vector of them, so a warp reads as many rows at once as a
+vector has elements. If there are more rows, several warps share the columns. They add up their sums in shared memory in
+a fixed order.
 """
 
 from functools import cache
@@ -29,10 +30,11 @@ from normlab.stages.vector import WARP
 from normlab.stages.warp import lane_index, warp_index
 
 COLUMNS = 32  # per warp, so that each lane ends with the sum of one column
-MOST = 4  # columns per thread: eight spilled, with the loads of as many rows in flight as leave 64 registers
+MOST = 4  # columns per thread: eight, with the loads of AT_ONCE rows in flight, spilled in 64 registers
 RESIDENT_THREADS = 1024  # per multiprocessor, of rows in 16 bits
-RESIDENT_THREADS_OF_ENDS = 512  # of rows that begin in the middle of a vector: 5,001 columns from the output spilled
-MOST_BLOCKS = 256  # for columns, unless a warp for each COLUMNS columns makes more
+# The same for rows that begin in the middle of a vector: with 1024, 5,001 columns recomputed from the output spilled.
+RESIDENT_THREADS_OF_ENDS = 512
+MOST_BLOCKS = 256  # that take columns, unless there are more although each of their warps has columns of its own
 AT_ONCE = 4  # rows whose loads a thread has in flight
 
 
@@ -43,7 +45,8 @@ def width_of(layout: PipelineLayout) -> int:
 
 def resident_of(layout: PipelineLayout) -> int:
     """Return how many blocks a multiprocessor must have registers for, at least."""
-    # With 96 registers it had one block of 512 threads, but few rows of 7,168 columns have 352 such blocks.
+    # With 96 registers per thread a multiprocessor held one block of 512 threads. Few rows of 7,168 columns have 352
+    # such blocks, so more than one has to fit.
     several = layout.blocks == 1 and max(layout.saved_bytes, layout.grad_bytes) == 2
     threads = RESIDENT_THREADS if layout.alignments == 1 else RESIDENT_THREADS_OF_ENDS
     return threads // layout.threads if several and layout.threads <= threads else 1
@@ -64,7 +67,8 @@ def counters(layout: PipelineLayout) -> tuple[Any, Any]:
 
     @cuda.jit(device=True)
     def tiles_of(n1, n2):
-        # No more warps share columns than have rows, nor so many that there would be far more blocks than at a time.
+        # A warp that shares columns has rows of its own, so no more warps share them than have rows. The more warps
+        # share columns, the more blocks there are: not far more than the GPU holds at a time.
         with_rows = (n1 + width - 1) // width
         least = (n2 + MOST_BLOCKS * COLUMNS - 1) // (MOST_BLOCKS * COLUMNS)
         return min(warps, max(warps // with_rows, least))

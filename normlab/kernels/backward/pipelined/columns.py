@@ -1,6 +1,6 @@
 """Add up the columns' sums at the end of the pipelined backward.
 
-Each block adds up its row groups' partial sums (`finish`). There are two ways on from there:
+Each block adds up its row groups' partial sums (`finish`). What follows depends on the launch:
 
 - A launch of one cluster: the sums are the gradients.
 - A launch of several clusters: each writes a row of partial sums, and a second kernel adds up these rows.
@@ -27,7 +27,7 @@ from normlab.kernels.backward.pipelined.layout import ACCUMULATOR_BYTES, Pipelin
 from normlab.kernels.backward.pipelined.parameters import readers
 from normlab.stages.vector import BYTES, WARP
 
-MANY_GROUPS = 8  # row groups per block from which all threads add up: the first group's few would add for 3 us
+MANY_GROUPS = 8  # row groups per block from which all threads add up: the first group's few threads would take 3 us
 
 
 @cache
@@ -172,8 +172,8 @@ def line_writer(layout: PipelineLayout) -> Any:
     """Return the device function `write_line(shared, at, gradient, partials, share)`, for rows that begin anywhere.
 
     It stores the block's sums, which begin at shared[at], where `write_sums` would: neighbouring threads neighbouring
-    columns, because no vector of them begins with a vector of memory. Behind the last column it stores zeros, up to
-    where the next row of `partials` begins.
+    columns, because no vector of them begins with a vector of memory. After the last column it stores zeros, up to
+    the end of the line of `partials`.
     """
     columns, threads, padding = layout.thread_map.columns, layout.threads, BYTES // ACCUMULATOR_BYTES
 

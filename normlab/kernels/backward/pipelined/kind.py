@@ -68,5 +68,5 @@ def kind_of(problem: Any, width: int, together: int, anywhere: bool = False) -> 
     sizes = {array.dtype.itemsize for array in (weight, bias) if array is not None}
     moved = width == NARROW_WIDTH and (anywhere or together == width)
     narrow = kind.parameters > 0 and sizes == {NARROW_BYTES} and moved
-    beside = {name: getattr(problem, name) for name in ("offset", "row_map", "gating", "gate_map")}
-    return kind._replace(narrow=narrow, sampled=problem.sampled, **beside)
+    others = {name: getattr(problem, name) for name in ("offset", "row_map", "gating", "gate_map")}
+    return kind._replace(narrow=narrow, sampled=problem.sampled, **others)

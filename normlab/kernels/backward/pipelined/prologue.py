@@ -30,7 +30,8 @@ def sharer(layout: PipelineLayout, sampled: bool) -> tuple[Any, Any]:
         n1, n2 = shape
         thread = cuda.threadIdx.x
         group = 0
-        if rows > 1 or alignments == 1 or prefetch:  # else 0 saves three registers: LayerNorm from the output spilled
+        # Elsewhere the group is 0 anyway. The constant saves three registers: LayerNorm from the output spilled.
+        if rows > 1 or alignments == 1 or prefetch:
             group = cuda.threadIdx.y
         start = 0  # the first column of this block's slice
         cluster = cuda.blockIdx.x
@@ -57,13 +58,15 @@ def sharer(layout: PipelineLayout, sampled: bool) -> tuple[Any, Any]:
 
 @cache
 def alignments_finder(layout: PipelineLayout) -> tuple[Any, Any]:
-    """Return the device functions that deal the rows of all alignments to the clusters.
+    """Return the device functions that divide the rows of all alignments among the clusters.
 
         alignments_of(shape) -> (first, last)               the alignments that this cluster takes, one after another
         run_of(n1, cluster, clusters, alignment) -> (top, stride, end, line)        `Share`'s members
 
-    If as many clusters are there for each alignment, they take the alignments in turn. Otherwise each takes as many of
-    all turns as the others: first come those of alignment 0, then those of alignment 1, …
+    An alignment is where in a vector a row begins. If the number of clusters is a multiple of the number of alignments,
+    each cluster takes one alignment. Otherwise all turns stand in a line, those of alignment 0 first, then those of
+    alignment 1, …, and each cluster takes an equal part of the line. A cluster whose part reaches over a border between
+    two alignments leaves a line of partial sums for each of them:
 
         alignment     0 0 0 0 0 1 1 1 1 1 2 2 2 2 2 3 3 3 3 3
         cluster       0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2
@@ -78,12 +81,12 @@ def alignments_finder(layout: PipelineLayout) -> tuple[Any, Any]:
 
     @cuda.jit(device=True)
     def turns_of(n1):
-        """Return how many turns an alignment counts as; of 32 bits, because divisions of 64 take 600 instructions."""
+        """Return how many turns an alignment counts as, in 32 bits: divisions of 64 bits take 600 instructions."""
         return uint32((n1 + together - 1) // together + RESTART)
 
     @cuda.jit(device=True)
     def begin_of(cluster, clusters, turns):
-        """Return which turn of all is the cluster's first; turns: of each alignment."""
+        """Return where in the line of all turns the cluster's part begins. turns: of each alignment."""
         every = uint32(turns * alignments)
         each = uint32(every // uint32(clusters))
         return uint32(cluster * each + min(cluster, every - each * clusters))
@@ -97,7 +100,8 @@ def alignments_finder(layout: PipelineLayout) -> tuple[Any, Any]:
             return cluster % alignments, cluster % alignments
         turns = turns_of(n1)
         first = int32(begin_of(cluster, clusters, turns) // turns)
-        # The next cluster's first, even if nothing of it is left for this one: no line of sums is left out.
+        # Up to the alignment in which the next cluster begins. If this cluster has no turn of it, its sums are zeros,
+        # but no line of partial sums stays unwritten.
         last = min(int32(begin_of(cluster + 1, clusters, turns) // turns), alignments - 1)
         return first, last
 

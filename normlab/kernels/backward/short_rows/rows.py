@@ -146,13 +146,8 @@ def row_adder(layout: TileLayout, kind: Kind) -> Any:
 
     It adds up a lane's elements of a row. values: x - mean, or y. It leaves gamma x̂ there instead of y.
     """
-    elements, rms, recomputes, weighted, biased = (
-        layout.elements,
-        kind.rms,
-        kind.memory_efficient,
-        kind.weighted,
-        kind.biased,
-    )
+    elements, rms, recomputes = layout.elements, kind.rms, kind.memory_efficient
+    weighted, biased = kind.weighted, kind.biased
 
     @cuda.jit(device=True)
     def add_up_row(values, grads, scale, parameters, sums):

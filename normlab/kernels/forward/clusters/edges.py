@@ -1,14 +1,20 @@
 """Work on rows that begin in the middle of a vector of 16 bytes in the cluster kernel (`ClusterLayout.anywhere`).
 
-As in the backward (`kernels.backward.pipelined.edges`, which has the picture), threads have whole vectors of memory. A
-row's first and last vector bring elements of its neighbours along. The passes leave these out, and store the row's own
-in smaller pieces (`stages.row_ends`). A row's bits depend on where in a vector it begins, thus on its index, but
-neither on n1 nor on the number of clusters.
+A thread has whole vectors of memory, as in the backward (`kernels.backward.pipelined.edges` has the picture). A row's
+first and last vector also hold elements of the rows beside it. The passes leave these elements out, and store the row's
+own ones in smaller pieces (`stages.row_ends`). A row's bits depend on where in a vector it begins, and so on its index.
+They depend neither on n1 nor on the number of clusters.
 
-Shared memory holds the parameters as they are, and a thread cuts those of its columns out of two vectors for each row.
-Many rows of LayerNorm in 16 bits (`ClusterLayout.alike`), whose instructions decide, have clusters that take rows of
-one place in a vector only, and hold the parameters shifted for it. 5,001 columns of bfloat16 reach 0.93 of a copy then,
-else 0.85 (H100). Of fewer, longer rows too few would share what takes 4 us to stage.
+A column's parameter lies elsewhere in a vector than the column's element. There are two ways to bring them together:
+
+    cut      Shared memory holds the parameters as they are. For each row a thread loads two neighbouring vectors of
+             them, and cuts the parameters of its columns out.
+    alike    A cluster takes only rows that begin at the same element of a vector. Shared memory holds the parameters
+             shifted to fit these rows.
+
+"alike" takes fewer instructions per row, which limit LayerNorm in 16 bits: 5,001 columns of bfloat16 reach 0.93 of a
+copy instead of 0.85 (H100). But to stage shifted parameters takes 4 us per cluster, so only many rows are worth it
+(`layouts.spread_out`).
 """
 
 from functools import cache
@@ -52,9 +58,10 @@ def placer(layout: ClusterLayout) -> Any:
         before = shift_of(line, row * n2, width)
         first = int32(share.first - before)
         left, begin = int32(n2 - first), row * n2 + first
-        # Elements up to the matrix's end, as many as matter. `complete` loads a vector that reaches past it.
+        # Elements from `begin` to the matrix's end; `most` if there are more, so that the number fits in 32 bits.
+        # `complete` loads a vector that reaches past the end.
         room = int32(min(line.shape[0] - begin, most))
-        # the same for a warp's lanes, because a warp that takes both ways takes the time of both
+        # The same answer for all lanes of a warp: a warp whose lanes took both ways would take the time of both.
         lane = lane_index()
         inner = first >= lane * width and left >= reach + (31 - lane) * width
         return Place(first, (before, n2), left, begin, min(left, int32(room - width + 1)), inner)
@@ -63,10 +70,10 @@ def placer(layout: ClusterLayout) -> Any:
 
 
 @cache
-def looker(layout: ClusterLayout, inner: bool) -> Any:
+def has_vector(layout: ClusterLayout, inner: bool) -> Any:
     """Return the device function `has(v, place, n2)`: True if the thread has vector v of the row.
 
-    inner: is it for threads that are `Place.inner`? They need no conditions.
+    inner: True builds it for threads whose `Place.inner` is True, which need no conditions.
     """
     _, _, span, whole = layout.thread_map.loop
 
@@ -85,7 +92,7 @@ def looker(layout: ClusterLayout, inner: bool) -> Any:
 def for_each_vector(layout: ClusterLayout, make: Any) -> Any:
     """Return the device function `steps(place, *rest)`: call `step(v, place, *rest)` for all of the thread's vectors.
 
-    make: inner -> step; `looker` says what inner is. Only few threads of a row take the steps with conditions.
+    make: inner -> step; inner as in `has_vector`. Only few threads of a row take the steps with conditions.
     """
     vectors = layout.thread_map.vectors
     if not layout.anywhere:
@@ -115,7 +122,7 @@ def for_each_vector(layout: ClusterLayout, make: Any) -> Any:
 def vector_fetcher(layout: ClusterLayout, inner: bool = False) -> Any:
     """Return the device function `fetch(v, memory, x, share, place, row)`: start to copy the thread's vector v.
 
-    inner: as of `looker`.
+    It copies no vector that reaches past an end of the matrix: see `completer`. inner: as in `has_vector`.
     """
     block_span, (_, width, span, _) = layout.block_span, layout.thread_map.loop
 
@@ -133,10 +140,10 @@ def vector_fetcher(layout: ClusterLayout, inner: bool = False) -> Any:
 
 @cache
 def completer(layout: ClusterLayout) -> Any:
-    """Return the device function `complete(memory, x, share, place)`: load elements of vectors that were not copied.
+    """Return the device function `complete(memory, x, share, place)`: load the elements of vectors not copied.
 
-    Such a vector reaches past an end of the matrix: it is the first row's first one, or the last row's last one. Call
-    `complete` after the wait for the thread's own copies.
+    `fetch` copies no vector that reaches past an end of the matrix. There are two: the first vector of the first row,
+    and the last vector of the last row. Call `complete` after the wait for the thread's own copies.
     """
     anywhere, block_span, (vectors, width, span, _) = layout.anywhere, layout.block_span, layout.thread_map.loop
 
@@ -160,10 +167,10 @@ def completer(layout: ClusterLayout) -> Any:
 
 
 @cache
-def inside_teller(layout: ClusterLayout, inner: bool) -> Any:
+def is_inside(layout: ClusterLayout, inner: bool) -> Any:
     """Return the device function `inside(v, place)`: True if all elements of the thread's vector v are the row's.
 
-    inner: as of `looker`.
+    inner: as in `has_vector`.
     """
     always, (_, width, span, _) = inner or not layout.anywhere, layout.thread_map.loop
 
@@ -178,9 +185,9 @@ def inside_teller(layout: ClusterLayout, inner: bool) -> Any:
 def neighbours_filler(layout: ClusterLayout, inner: bool) -> Any:
     """Return the device function `fill(v, values, place, value)`: set elements of vector v that are a neighbour's.
 
-    inner: as of `looker`.
+    inner: as in `has_vector`.
     """
-    (_, width, span, _), inside = layout.thread_map.loop, inside_teller(layout, inner)
+    (_, width, span, _), inside = layout.thread_map.loop, is_inside(layout, inner)
 
     @cuda.jit(device=True)
     def fill(v, values, place, value):
@@ -196,10 +203,10 @@ def neighbours_filler(layout: ClusterLayout, inner: bool) -> Any:
 def vector_storer(layout: ClusterLayout, inner: bool) -> Any:
     """Return the device function `store_vector(v, values, output, place, row)`: store the thread's vector v.
 
-    inner: as of `looker`.
+    inner: as in `has_vector`.
     """
     _, width, span, _ = layout.thread_map.loop
-    inside = inside_teller(layout, inner)
+    inside = is_inside(layout, inner)
     store_part: Any = part_storer(width) if layout.anywhere else None
 
     @cuda.jit(device=True)
@@ -221,7 +228,8 @@ def vector_storer(layout: ClusterLayout, inner: bool) -> Any:
 def parameter_copier(layout: ClusterLayout) -> Any:
     """Return the device function `copy(memory, at, array, column)`: start to bring a vector to `memory.parameters`.
 
-    Where it is no vector of the parameter's memory, or reaches past an end, it is there at once, with zeros beside it.
+    A vector that does not begin with a vector of the parameter's memory, or that reaches past an end of the parameter,
+    cannot be copied asynchronously. It is loaded at once, element by element, with zeros outside of the parameter.
     """
     width = layout.thread_map.width
 
@@ -257,9 +265,9 @@ def parameter_stager(layout: ClusterLayout) -> Any:
         some = cuda.local.array(width, bits)
         back = cuda.threadIdx.x * (width - 1)  # from the thread's vector to its element of a span in order
         if array is not None:
-            for k in range(width):  # all loads are in flight before the first store waits
+            for k in range(width):  # all loads are in flight before the first store waits for one
                 column = int32(first - back + k * threads)
-                # one comparison: a negative column is a large number without a sign
+                # One comparison for both ends: as an unsigned number, a negative column is large.
                 some[k] = load_bits(array, column) if uint32(column) < uint32(array.shape[0]) else 0
             for k in range(width):
                 store(memory.parameters, at - back + k * threads, some[k])
@@ -271,7 +279,7 @@ def parameter_stager(layout: ClusterLayout) -> Any:
 def parameter_taker(layout: ClusterLayout) -> Any:
     """Return the device function `take(target, memory, share, number, v, array, place)`: load vector v's parameters.
 
-    number: of the parameter in shared memory, a constant.
+    number: which of the parameters in shared memory it is, 0 or 1; a constant.
     """
     width, stride, size = layout.thread_map.width, layout.parameter_stride, layout.parameter_bytes
     half = width // 2
@@ -286,8 +294,9 @@ def parameter_taker(layout: ClusterLayout) -> Any:
 
     @cuda.jit(device=True)
     def take_cut(target, memory, share, number, v, array, place):
-        # Three halves of vectors hold what is cut out of two vectors: half as many selects. If the row begins with a
-        # vector, two halves do.
+        # The thread's parameters lie in three neighbouring halves of vectors: a shift by whole halves is an address. So
+        # only a shift within a half is left to `cut_into`, with half as many selects. If the row begins with a vector,
+        # they lie in two halves, and the third load repeats the first one.
         some = cuda.local.array(held, int32)
         before = place.extent[0]
         shift = -before & (width - 1)

@@ -1,9 +1,12 @@
 """Fetch a thread's part of rows and parameters into shared memory, and wait for it, in the cluster kernel.
 
-Of a row each thread reads only what it copied itself, so it waits for its own copies and needs no barrier. A wait is
-for all groups of copies except the last few, so every turn must commit its groups in the same order: first the row's
-group (committed in the turn before), then the parameters' group, then the next row's group. A group may be empty: the
-parameters' is after the first turn, the next row's after the last row.
+A thread reads only the elements of a row that it copied itself, so it waits for its own copies and needs no barrier. A
+wait names how many of the latest groups of copies may still be in flight. So every turn must commit the same groups in
+the same order:
+
+    this row          committed in the turn before
+    the parameters    copies in the first turn, empty in all later ones
+    the next row      empty after the last row
 """
 
 from functools import cache
@@ -77,7 +80,7 @@ def row_fetcher(layout: ClusterLayout) -> Any:
     place_of = edges.placer(layout)
 
     def vector(inner: bool) -> Any:
-        has, fetch = edges.looker(layout, inner), edges.vector_fetcher(layout, inner)
+        has, fetch = edges.has_vector(layout, inner), edges.vector_fetcher(layout, inner)
 
         @cuda.jit(device=True)
         def fetch_if(v, place, memory, x, share, row):
@@ -110,7 +113,7 @@ def row_taker(layout: ClusterLayout) -> Any:
     fetch_row, complete = row_fetcher(layout), edges.completer(layout)
 
     def vector(inner: bool) -> Any:
-        has = edges.looker(layout, inner)
+        has = edges.has_vector(layout, inner)
 
         @cuda.jit(device=True)
         def keep(v, place, memory, x, share):

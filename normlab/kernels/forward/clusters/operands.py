@@ -40,7 +40,7 @@ class Place(NamedTuple):
     extent: Any  # the row's columns, as `stages.grouped.group_size` takes them
     left: Any  # columns from the first one on to the row's end
     begin: Any  # the index of the first one in the matrix
-    limit: Any  # a vector that begins at most so many elements after the first one, less one, can be copied
+    limit: Any  # vectors that begin fewer elements than this after the first one end inside the matrix: copy them
     inner: Any  # True if all elements of all vectors of the warp are the row's
 
 

@@ -30,7 +30,7 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
     take, size = vector_taker(layout), group_size(layout.thread_map, layout.blocks, layout.anywhere)
 
     def adder(inner: bool) -> Any:
-        has, fill = edges.looker(layout, inner), edges.neighbours_filler(layout, inner)
+        has, fill = edges.has_vector(layout, inner), edges.neighbours_filler(layout, inner)
 
         @cuda.jit(device=True)
         def add_vector(v, place, values, memory, x, share, sums):
@@ -43,7 +43,7 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
         return add_vector
 
     def square_adder(inner: bool) -> Any:
-        has, fill = edges.looker(layout, inner), edges.neighbours_filler(layout, inner)
+        has, fill = edges.has_vector(layout, inner), edges.neighbours_filler(layout, inner)
 
         @cuda.jit(device=True)
         def add_squares(v, place, values, memory, x, share, sums, center):
@@ -92,7 +92,7 @@ def second_pass(layout: ClusterLayout, dtype: Any) -> Any:
     fetch = edges.vector_fetcher(layout)
 
     def writer(inner: bool) -> Any:
-        has, store_vector = edges.looker(layout, inner), edges.vector_storer(layout, inner)
+        has, store_vector = edges.has_vector(layout, inner), edges.vector_storer(layout, inner)
 
         @cuda.jit(device=True)
         def write_vector(v, place, values, memory, x, weight, bias, output, share, ahead, row):
@@ -106,7 +106,7 @@ def second_pass(layout: ClusterLayout, dtype: Any) -> Any:
                     load_parameters(gammas, betas, memory, weight, bias, share, place, v)
                     normalise_vector(values, 0, gammas, betas, weight, bias, row.center, row.scale)
                     store_vector(v, values, output, place, row.number)
-            elif anywhere and not kept and row.following < x.shape[0]:  # it begins elsewhere and may have this vector
+            elif anywhere and not kept and row.following < x.shape[0]:  # the next row may have this vector all the same
                 fetch(v, memory, x, share, ahead, row.following)
 
         return write_vector

@@ -77,7 +77,6 @@ class Latency:
     `instructions`: those of the recorded warp. `needed`: how many warps keep a scheduler busy, by Little's law.
     """
 
-    latencies: Latencies
     instructions: list[Instruction] = field(repr=False)
     schedules: list[Schedule] = field(repr=False)
     needed: int
@@ -122,7 +121,7 @@ def latency(recording: Recording, latencies: Latencies, warp: int | None = None)
     issued = sum(one.slots for one in instructions)
     needed = ceil(schedule(instructions, 1).cycles / issued)
     schedules = [schedule(instructions, warps) for warps in range(1, min(needed, MOST_WARPS) + 1)]
-    return Latency(latencies, instructions, schedules, needed)
+    return Latency(instructions, schedules, needed)
 
 
 def _instruction(step: Step, recording: Recording, latencies: Latencies) -> Instruction:

@@ -1,7 +1,7 @@
 """Write the page of a `Playback`: its data as short JSON, which page.js plays. The page needs no network.
 
-A list of values, lane by lane, is short where it can be: one value for all lanes; `[first, difference]` for an
-arithmetic progression; else all values. Numbers have five digits. `page.js` reads the same lists.
+A list of one value per lane is written as one value if all lanes have the same, as `[first, difference]` if the values
+are an arithmetic progression, and else in full. Numbers are rounded to five digits. `page.js` unpacks these lists.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ def page(recording: Recording, latency: Latency) -> str:
 
 def data(recording: Recording, rows: dict[Line, int]) -> dict[str, Any]:
     """Return what page.js plays; `rows`: the number of each line's row in the listing."""
-    kinds: dict[tuple, int] = {}  # what requests have in common → its place
+    kinds: dict[tuple, int] = {}  # (is it shared memory?, operation and array in words, bytes) → its index in "kinds"
     steps = [_step(step, recording, rows, kinds) for step in recording.steps]
     return {
         "lanes": recording.lanes,

@@ -1,4 +1,4 @@
-"""Choose in the forward which tensor the backward of a norm in the residual stream keeps.
+"""Choose in the forward which tensor the backward of a norm of x + residual keeps.
 
 "exact" keeps the output, as True does, if no column is at risk (`normlab.nn.exact`), else the norm's input, as False
 does. Gamma decides which columns are at risk. With an offset gamma is not the weight, so gamma gets memory of its own,
@@ -17,18 +17,17 @@ from normlab.nn import engines, exact
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.formulas import accumulator
 from normlab.nn.private import version_of
-from normlab.nn.shapes import MemoryEfficient, Owners, Parameter
+from normlab.nn.shapes import Owners
 
 
-def keeps_output(
-    mode: MemoryEfficient, invvar: Tensor, output: Tensor, parameters: Owners, owners: Owners, how: AddHow
-) -> bool:
+def keeps_output(how: AddHow, invvar: Tensor, output: Tensor, parameters: Owners, owners: Owners | None) -> bool:
     """Return True if the backward keeps the output.
 
-    owners: the module's weight and bias. parameters: those of the forward, which may be casts of them.
+    owners: the module's weight and bias; None is for modes other than "exact". parameters: those of the forward, which
+    may be casts of them.
     """
-    if mode != "exact":
-        return mode
+    if how.memory_efficient != "exact" or owners is None:
+        return bool(how.memory_efficient)
     if output.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph cannot wait for the count
         return False
     weight, bias = parameters
@@ -96,13 +95,3 @@ def gamma_of(weight: Any, offset: float) -> Tensor:
             if (one.value.device, one.stream) == (weight.device, gamma.stream):
                 one.update()
     return gamma.value
-
-
-def saved(
-    keeps: bool, x: Tensor, residual: Parameter, results: tuple[Tensor, Any, Any, Tensor]
-) -> tuple[Tensor, Tensor, Parameter]:
-    """Return the tensor that the backward keeps, invvar, and the mean if it needs one."""
-    output, new_residual, mean, invvar = results
-    if keeps:
-        return output, invvar, None
-    return x if residual is None else new_residual, invvar, mean
