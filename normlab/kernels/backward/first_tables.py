@@ -121,10 +121,19 @@ MIDDLE_EDGES = Candidate(
 # Clusters of as few blocks as hold a row, where three quarters of what blocks could hold are enough.
 EDGES_OF_CLUSTERS = tuple(
     Candidate(
-        columns_from=first, columns_up_to=last, columns_a_block=12288, vectors=3, rows=1, stages=4, prefetch=1,
-        why="0.82 of a copy at 16855 columns (LayerNorm), 0.68 at 65535, 0.51 at 131071; before 0.72, 0.48, 0.38",
+        columns_from=first, columns_up_to=last, columns_a_block=12288, vectors=vectors, rows=1, stages=stages,
+        prefetch=1, why=why,
     )
-    for first, last in ((16385, 24576), (65537, 81920), (131073, 196608))
+    for first, last, vectors, stages, why in (
+        (16385, 24576, 3, 4, "0.82 of a copy at 16855 columns (LayerNorm); before 0.72"),
+        (65537, 73728, 3, 4, "0.73 of a copy at 70001 columns (LayerNorm), from the output 0.69; before 0.48"),
+        (73729, 81920, 5, 4, "0.78 of a copy at 80003 columns (LayerNorm), from the output 0.68; three vectors: 0.71, "
+                             "0.62, and their registers spill"),
+        (131073, 163840, 5, 4, "0.69 of a copy at 150001 columns (LayerNorm), from the output 0.57; three vectors: "
+                               "0.45, 0.41"),
+        (163841, 196608, 4, 3, "0.64 of a copy at 190002 columns (LayerNorm), from the output 0.59; three vectors, "
+                               "four stages: 0.61, 0.50"),
+    )
 )
 EDGES_SAVED_WITH_BIAS = (
     *SHORT_EDGES,
