@@ -155,6 +155,7 @@ def test_a_numba_with_other_names_compiles_all_the_same(monkeypatch):
     want = bare_code()
     monkeypatch.setattr(remembering, "BaseFunction", object())
     monkeypatch.setattr(remembering, "TargetConfig", object())
+    monkeypatch.setattr(remembering, "PostProcessor", object())
     assert bare_code() == want
 
 
@@ -176,6 +177,22 @@ def test_what_numba_remembers_changes_no_code_and_spares_it_most_calls(monkeypat
     codes.add(bare_code())
     assert len(codes) == 1
     assert remembered < (len(asked) - remembered) / 2, "twice as many functions, with as many calls each"
+
+
+def test_numba_looks_for_variables_lives_only_where_a_pass_asks_and_makes_the_same_code(monkeypatch):
+    found = []
+
+    def compute_live_variables(*asked):
+        found.append(asked)
+        return compute(*asked)
+
+    compute = remembering.postproc.analysis.compute_live_variables
+    monkeypatch.setattr(remembering.postproc.analysis, "compute_live_variables", compute_live_variables)
+    code = bare_code()
+    assert not found
+    monkeypatch.setattr(offline, "remembering", nullcontext)
+    assert bare_code() == code
+    assert found
 
 
 def test_numba_does_not_remember_what_it_refuses():
