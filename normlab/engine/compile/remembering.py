@@ -2,7 +2,8 @@
 
 Type inference goes around until nothing changes, and each time it resolves every call anew; a kernel's functions call
 the same operators with the same types. Each option of a function is read through a property of its own. Nine times
-Numba finds out where a function's variables are alive, which few passes ask.
+Numba finds out where a function's variables are alive, which few passes ask. It tests the type of every part of an
+instruction three times, to find the variables among them.
 """
 
 from collections.abc import Iterator
@@ -13,16 +14,19 @@ from typing import Any
 from numba.core.types import functions
 
 try:
-    from numba.cuda.core import postproc, targetconfig
+    from numba.cuda.core import ir, postproc, targetconfig
 except ImportError:  # numba's own, older numba.cuda
-    from numba.core import postproc, targetconfig
+    from numba.core import ir, postproc, targetconfig
 
 BaseFunction: Any = functions.BaseFunction
 TargetConfig: Any = targetconfig.TargetConfig
 PostProcessor: Any = postproc.PostProcessor
+Instruction: Any = getattr(ir, "Inst", None)
 _resolved: Any = getattr(BaseFunction, "get_call_type", None)
 _all_values: Any = getattr(TargetConfig, "values", None)
 _process: Any = getattr(PostProcessor, "run", None)
+_all_variables: Any = getattr(Instruction, "_rec_list_vars", None)
+_PLAIN = frozenset((str, int, bool, type(None), ir.Loc))  # types of most parts of an instruction, and of no variable
 _calls: dict[tuple, tuple] = {}  # ids of a function's type and of the context, and the types → both, and the signature
 
 
@@ -36,6 +40,7 @@ def remembering() -> Iterator[None]:
         (BaseFunction, "get_call_type", _signature),
         (TargetConfig, "values", _values),
         (PostProcessor, "run", _processed),
+        (Instruction, "_rec_list_vars", _variables),
     )
     before = [(owner, name, getattr(owner, name), patch) for owner, name, patch in patches if hasattr(owner, name)]
     for owner, name, _, patch in before:
@@ -80,3 +85,16 @@ def _processed(processor: Any, emit_dels: bool = False, extend_lifetimes: bool =
     code.generator_info = None
     if emit_dels:
         processor._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+
+def _variables(instruction: Any, part: Any) -> list:
+    """Return the variables in a part of an instruction, as `Inst._rec_list_vars` does."""
+    if type(part) is not dict:
+        return _all_variables(instruction, part)
+    found = []
+    for one in part.values():
+        if type(one) is ir.Var:
+            found.append(one)
+        elif type(one) not in _PLAIN:
+            found += _all_variables(instruction, one)
+    return found
