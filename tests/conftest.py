@@ -65,9 +65,8 @@ def quick_collections():
     pass_over_what_there_is()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def solutions_find_the_stages_compiled():
-    """As for a class: it takes the fork server 2 s, and each of hundreds of solutions' processes up to 0.6 s less.
+def pytest_sessionstart():
+    """Let solutions find the stages compiled: the fork server takes 2 s, and each of hundreds of processes 0.6 s less.
 
     It stands here and not in tests/course, because the first test that checks a solution may be another one.
     """

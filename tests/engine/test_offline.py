@@ -155,6 +155,8 @@ def test_a_numba_with_other_names_compiles_all_the_same(monkeypatch):
     want = bare_code()
     monkeypatch.setattr(remembering, "BaseFunction", object())
     monkeypatch.setattr(remembering, "TargetConfig", object())
+    monkeypatch.setattr(remembering, "PostProcessor", object())
+    monkeypatch.setattr(remembering, "Instruction", object())
     assert bare_code() == want
 
 
@@ -176,6 +178,45 @@ def test_what_numba_remembers_changes_no_code_and_spares_it_most_calls(monkeypat
     codes.add(bare_code())
     assert len(codes) == 1
     assert remembered < (len(asked) - remembered) / 2, "twice as many functions, with as many calls each"
+
+
+def test_numba_looks_for_variables_lives_only_where_a_pass_asks_and_makes_the_same_code(monkeypatch):
+    found, ended = [], []
+
+    def compute_live_variables(*asked):
+        found.append(asked)
+        return compute(*asked)
+
+    def insert(processor, **options):
+        ended.append(options)
+        return insert_ends(processor, **options)
+
+    compute = remembering.postproc.analysis.compute_live_variables
+    insert_ends = remembering.PostProcessor._insert_var_dels
+    monkeypatch.setattr(remembering.postproc.analysis, "compute_live_variables", compute_live_variables)
+    monkeypatch.setattr(remembering.PostProcessor, "_insert_var_dels", insert)
+    code = bare_code()
+    assert not found
+    remembered, ended = ended, []
+    monkeypatch.setattr(offline, "remembering", nullcontext)
+    assert bare_code() == code
+    assert found
+    assert ended == remembered != []
+
+
+def test_the_variables_of_every_instruction_are_those_that_numba_finds(monkeypatch):
+    asked = []
+
+    def variables(instruction, part):
+        found = ours(instruction, part)
+        assert list(map(id, found)) == list(map(id, remembering._all_variables(instruction, part)))
+        asked.extend(found)
+        return found
+
+    ours = remembering._variables
+    monkeypatch.setattr(remembering, "_variables", variables)
+    bare_code()
+    assert asked
 
 
 def test_numba_does_not_remember_what_it_refuses():

@@ -60,13 +60,17 @@ class Log:
         """Return the accesses of the lanes that `met` is true for, and those of the others."""
         parts = Log(), Log()
         for name in ("reads", "writes", "atomics"):
-            for ids, places, extra in getattr(self, name):
-                places = places if isinstance(places, np.ndarray) else np.full(len(ids), places)
+            for record in getattr(self, name):
+                ids, places, extra = record
                 inside = met[ids]
+                count = int(np.count_nonzero(inside))
+                if count in (0, len(ids)):
+                    getattr(parts[0 if count else 1], name).append(record)
+                    continue
+                places = places if isinstance(places, np.ndarray) else np.full(len(ids), places)
                 for part, chosen in zip(parts, (inside, ~inside), strict=True):
-                    if chosen.any():
-                        kept = extra[chosen] if isinstance(extra, np.ndarray) and extra.ndim else extra
-                        getattr(part, name).append((ids[chosen], places[chosen], kept))
+                    kept = extra[chosen] if isinstance(extra, np.ndarray) and extra.ndim else extra
+                    getattr(part, name).append((ids[chosen], places[chosen], kept))
         return parts
 
 
@@ -133,12 +137,14 @@ class Accesses:
         self._note("atomics", lanes.ids, places, kind)
 
     def _note(self, what: str, ids: np.ndarray, places: Any, extra: Any) -> None:
+        arrived = self.machine.arrived
+        if arrived is None or not arrived[ids].any():
+            getattr(self.logs[0], what).append((ids, places, extra))
+            return
         log = Log()
         getattr(log, what).append((ids, places, extra))
-        arrived = self.machine.arrived
-        if arrived is not None and arrived[ids].any():
-            late, log = log.split(arrived)
-            self.late[0].extend(late)
+        late, log = log.split(arrived)
+        self.late[0].extend(late)
         self.logs[0].extend(log)
 
     def meet(self, level: str, met: np.ndarray | None) -> None:
