@@ -221,8 +221,14 @@ WITHOUT_PREFETCH = 402  # columns of float32
 NO_PREFETCH = Candidate(columns_up_to=1024, threads=64, rows=4, stages=3, why="a test")
 
 
+def in_half_vectors(monkeypatch):
+    """Let rows that vectors of half the width would do come in those, also where whole vectors are faster."""
+    monkeypatch.setattr(layouts, "whole_vectors_pay", lambda *how: False)
+
+
 def no_prefetch_at(n2, monkeypatch):
     """Let so short rows be laid out as a few times longer ones are: several warps, and no prefetch."""
+    in_half_vectors(monkeypatch)
     if n2 == WITHOUT_PREFETCH:
         monkeypatch.setattr(layouts, "table_for", lambda *how: (NO_PREFETCH,))
 
@@ -261,8 +267,9 @@ FEW = [(9, 396, np.float16), (17, 262, np.float32), (5, 1032, np.float32), (70, 
 
 
 @pytest.mark.parametrize("turn", range(len(FEW)), ids=lambda turn: "-".join(map(str, FEW[turn][:2])))
-def test_few_rows_with_blocks_for_the_columns_are_right_and_nothing_is_found(turn):
+def test_few_rows_with_blocks_for_the_columns_are_right_and_nothing_is_found(turn, monkeypatch):
     """Each kind is right on both paths, and watched on one of them in turn."""
+    in_half_vectors(monkeypatch)
     n1, n2, dtype = FEW[turn]
     case, step = random_case(n1, n2, dtype), step_of("backward", "pipelined")
     for memory_efficient in (False, True):
@@ -280,6 +287,7 @@ def test_few_rows_with_blocks_for_the_columns_are_right_and_nothing_is_found(tur
 def test_warps_of_a_block_have_columns_of_their_own_where_blocks_are_many(memory_efficient, n2, monkeypatch):
     """A warp for each 32 columns: three of four warps in four blocks, and all of four in four blocks."""
     monkeypatch.setattr(beside, "MOST_BLOCKS", 4)
+    in_half_vectors(monkeypatch)
     case, step = random_case(9, n2, BFLOAT16), step_of("backward", "pipelined")
     examine_backward(case, None, step, memory_efficient)
     sanitized(case, step, memory_efficient)

@@ -210,18 +210,18 @@ EDGES_RECOMPUTED = (
         columns_from=131073, columns_up_to=163840, columns_a_block=10240, vectors=4, rows=1, stages=4, prefetch=1,
         why="0.71 of a copy at 150001 columns, from the output (RMSNorm); two rows: 0.68, and their registers spill",
     ),
-    *edges_without_bias(2, 0, PAIRS_OF_ROWS, ((81921, 131072),)),
+    *edges_without_bias(2, 0, tuple(row for row in PAIRS_OF_ROWS if row.columns_from < 131073), ((81921, 131072),)),
 )
 EDGES_RECOMPUTED_FLOAT16 = edges_without_bias(2, 0, EDGES_OF_CLUSTERS, ((81921, 131072),))  # pairs of rows spilled
+PAIR_OF_SINGLES = Candidate(
+    columns_from=6145, columns_up_to=8192, columns_a_block=4096, vectors=4, rows=2, stages=3, prefetch=1,
+    why="0.87 / 0.90 of a copy at 7001 columns, from the output 0.86 / 0.88; two rows of 512 threads 0.86 / 0.89, "
+        "0.90 / 0.90, but their registers spill",
+)
 EDGES_OF_SINGLES = (  # the widest element has 32 bits
     Candidate(
         columns_from=385, columns_up_to=768, threads=64, rows=8, stages=2,
         why="0.93 of a copy at 533 columns (LayerNorm), from the output 0.92; four rows, prefetch of 1: 0.82, 0.84",
-    ),
-    Candidate(
-        columns_from=6145, columns_up_to=8192, columns_a_block=4096, vectors=4, rows=2, stages=3, prefetch=1,
-        why="0.87 / 0.90 of a copy at 7001 columns, from the output 0.86 / 0.88; two rows of 512 threads 0.86 / 0.89, "
-            "0.90 / 0.90, but their registers spill",
     ),
     Candidate(
         columns_from=8193, columns_up_to=9216, columns_a_block=4096, vectors=3, rows=3, stages=3, prefetch=1,
@@ -264,7 +264,9 @@ def edges_for(widest: int, kind: Kind) -> tuple[Candidate, ...]:
     """Return the candidates of rows that begin in the middle of a vector."""
     recomputed = kind.memory_efficient
     if widest == 4:  # gamma, 1 / gamma and beta leave no room for two stages of such rows
-        return EDGES_OF_SINGLES if recomputed and kind.biased else EDGES_OF_SINGLES + EDGES_OF_LONG_SINGLES
+        if recomputed and kind.biased:
+            return PAIR_OF_SINGLES._replace(rows=1), *EDGES_OF_SINGLES
+        return PAIR_OF_SINGLES, *EDGES_OF_SINGLES, *EDGES_OF_LONG_SINGLES
     if kind.biased:
         return EDGES_RECOMPUTED_WITH_BIAS if recomputed else EDGES_SAVED_WITH_BIAS
     if recomputed:

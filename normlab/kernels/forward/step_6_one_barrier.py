@@ -287,7 +287,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     tile = short_rows.layout_of(problem)
     if not isinstance(tile, Refusal):
         chosen = Chosen(register_layout_of(tile), FEW_WHY)
-    # Vectors of half the width are as fast as shifted rows, which know x alone, without an offset or a row map.
+    # Vectors of half the width are mostly as fast as shifted rows, if registers hold the row (else `kernels.halves`).
+    # Shifted rows know x alone, without an offset or a row map.
     elif plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
