@@ -545,7 +545,7 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 8192, half._replace(rms=True, biased=False), (9, 0), most
     yield "one_barrier", 32767, half._replace(rms=True, biased=False), (9, 0), most  # 32 vectors of one element
     yield "one_barrier", 8191, half, (9, 0), most  # odd rows; with four vectors per thread it spilled
-    yield "one_barrier", 1000, half, (9, 0), (100_000,)  # early parameters, with the registers of 1,024 threads
+    yield "one_barrier", 1024, half, (9, 0), (100_000,)  # early parameters, with the registers of 1,024 threads
     yield "one_barrier", 16384, half, (9, 0), (1,)  # few rows' parameters, with all registers of 512 threads
     yield "one_barrier", 6059, half, (9, 0), (6,)  # few odd rows: with 64 registers it spilled
     yield "clusters", 50000, half._replace(rms=True, biased=False), (9, 0), most  # 56 elements per thread: not kept

@@ -97,3 +97,23 @@ def test_rows_of_a_warp_leave_as_few_lanes_idle_as_five_vectors_a_lane_allow(rms
         most = 5 if half.threads >= 4 else 4
         assert mapped.threads > 32 or half.columns >= mapped.columns or half.vectors > most
         assert layout.rows * mapped.threads >= 128
+
+
+@pytest.mark.parametrize(
+    ("n2", "rms", "early"),
+    [(1024, False, True), (1000, False, False), (904, True, True), (896, True, True), (888, True, False)],
+)
+def test_parameters_come_early_only_where_threads_have_columns(n2, rms, early):
+    """All of them in LayerNorm, whose two parameters take twice the registers; seven of eight in RMSNorm."""
+    layout = forward_layouts.rows_for(n2, 8, 2, rms).layout
+    assert layout.early is early
+    threads = layout.thread_map.threads * layout.rows * layout.resident
+    assert threads * (forward_layouts.OWN_REGISTERS + layout.thread_map.elements) <= forward_layouts.REGISTERS
+
+
+def test_narrower_vectors_have_tables_of_their_own_in_plain_norms_alone():
+    (candidate,) = {*NARROWER[2, False]} - {*TABLES[2, False]}
+    plain, full = forward_layouts.rows_for(708, 4, 2, False), forward_layouts.rows_for(712, 8, 2, False)
+    assert (plain.why, plain.layout.thread_map.threads, plain.layout.rows) == (candidate.why, 64, 2)
+    others = [forward_layouts.rows_for(708, 4, 2, *how) for how in ((False, True), (False, False, True), (True,))]
+    assert candidate.why not in {one.why for one in (full, *others)}
