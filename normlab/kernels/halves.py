@@ -13,7 +13,7 @@ LayerNorm, 65,542 columns 0.54 / 0.85; of bfloat16, 48,068 columns 0.92 / 0.82.
 
 Of few rows the whole vectors are the slower way: their backward takes 1.1 to 1.4 times as long (1 row of 516 columns of
 bfloat16, from the output, 5.5 and 7.7 us). A row must have the same bits in every batch, so the ranges are chosen for
-many rows, and only where those gain more than a twentieth.
+many rows.
 """
 
 Ranges = tuple[tuple[int, int], ...]
