@@ -6,7 +6,7 @@ Vectors of 8 bytes take twice the instructions for memory. The tables lay out su
 columns, so just beyond a table's line many of its threads are idle. Whole vectors take instructions to cut, about as
 many for each length. So which way is faster changes several times with the length.
 
-Measured on an H100 at 2^24 to 2^26 elements of bfloat16 and float32, 150 lengths, both ways in one process. Fractions
+Measured on an H100 at 2^24 to 2^26 elements of bfloat16 and float32, 104 lengths, both ways in one process. Fractions
 of a copy, of 8 bytes and whole: backward of float32 LayerNorm, 202 columns 0.67 / 0.94, 1,026 columns 0.95 / 0.90,
 3,010 columns 0.79 / 0.87; of bfloat16, 516 columns 0.69 / 0.88, 3,012 columns 0.96 / 0.89. Forward of float32
 LayerNorm, 65,542 columns 0.54 / 0.85; of bfloat16, 48,068 columns 0.92 / 0.82.
