@@ -63,8 +63,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Ref
 def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan of rows that are faster in clusters although registers might hold them, else step 6's.
 
-    They are those that begin in the middle of a vector (`clusters.edges`), among them some that vectors of half the width
-    would do (`kernels.halves`), and those that are longer than the tables'.
+    They are those that begin in the middle of a vector (`clusters.edges`), among them some that vectors of half the
+    width would do (`kernels.halves`), and those that are longer than the tables'.
     """
     n2, itemsize = problem.shape[1], problem.x.dtype.itemsize
     widest_bytes, rms = max(itemsize, problem.output.dtype.itemsize), problem.mean is None
