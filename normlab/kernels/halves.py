@@ -22,9 +22,9 @@ END = 2**62  # of the last range: longer than any row
 
 # By bytes per element of the widest array, and whether the norm is RMSNorm: first and last column of each range.
 FORWARD: dict[tuple[int, bool], Ranges] = {
-    (2, False): ((8_193, 10_240), (16_000, 32_768), (65_537, 90_112), (163_841, END)),
+    (2, False): ((16_385, 32_768), (65_537, 90_112), (163_841, END)),
     (2, True): ((65_537, 131_072),),
-    (4, False): ((12_000, END),),
+    (4, False): ((12_289, END),),
     (4, True): ((24_576, END),),
 }
 # By bytes per element of the widest array, whether there is a bias, and whether the output is saved.

@@ -20,7 +20,7 @@ from normlab.host.checks import step_of
 from normlab.kernels import split
 from normlab.kernels.backward import step_2_fused, step_3_pipelined
 from normlab.kernels.backward.short_rows import plan as short_rows
-from normlab.kernels.forward import layouts
+from normlab.kernels.forward import layouts, shifted_rows
 
 BFLOAT16 = ml_dtypes.bfloat16
 CLUSTERS, PIPELINED = step_of("forward", "clusters"), step_of("backward", "pipelined")
@@ -35,7 +35,7 @@ def split_short_rows(monkeypatch):
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *how: None)
     monkeypatch.setattr(step_2_fused, "thread_map_of", lambda problem: None)
     monkeypatch.setattr(layouts, "rows_for", lambda *how: None)
-    monkeypatch.setattr(layouts, "shifted_rows_for", lambda *how: None)
+    monkeypatch.setattr(shifted_rows, "layout_for", lambda *how: None)
     monkeypatch.setattr(layouts, "slices_for", lambda *how: None)
 
 

@@ -14,7 +14,7 @@ from watching import Memory, launcher
 from normlab.engine import cuda, float32, int32, launch, using
 from normlab.host.checks import step_of
 from normlab.kernels import Device, Problem
-from normlab.kernels.forward import layouts, row_counts
+from normlab.kernels.forward import row_counts, shifted_rows
 from normlab.stages.shifted import ShiftedMap, shifted_row_loader
 from normlab.stages.vector import map_threads, shifts_alike
 
@@ -158,7 +158,7 @@ def test_nothing_is_found_in_rows_by_turns(monkeypatch):
 
 def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():
     device = Device.named("h100")
-    layout = layouts.shifted_rows_for(333, 2, 2, True, False).layout
+    layout = shifted_rows.layout_for(333, 2, 2, True, False).layout
     turns = {}
     for n1 in (1, 9, 1000, 10**5, 10**7):
         grid = row_counts.shifted_grid(layout, n1, device)
@@ -201,4 +201,4 @@ def test_rows_that_vectors_of_half_the_width_fit_are_not_shifted():
     for dtype, n2 in (("bfloat16", 1004), ("float32", 1002), ("bfloat16", 33)):
         plan = STEP.plan(Problem("forward", "layer", 100, n2, dtype), Device.named("h100"))
         assert plan.layout.shifted is None
-    assert layouts.shifted_rows_for(40_001, 2, 2, True, False) is None
+    assert shifted_rows.layout_for(40_001, 2, 2, True, False) is None

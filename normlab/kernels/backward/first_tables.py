@@ -97,6 +97,11 @@ SHORT_EDGES = (
         why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
     ),
     Candidate(
+        columns_from=257, columns_up_to=320, threads=8, rows=32, stages=3, prefetch=1,
+        why="0.81 / 0.82 of a copy at 257 columns (LayerNorm / RMSNorm), from the output 0.82 / 0.83; 16 lanes: 0.78 / "
+            "0.82, 0.77 / 0.81",
+    ),
+    Candidate(
         columns_up_to=384, threads=16, rows=32, stages=2,
         why="0.80 / 0.84 of a copy at 333 columns (LayerNorm / RMSNorm); half as many rows: 0.72 / 0.74; on an H100",
     ),
@@ -109,6 +114,11 @@ SHORT_EDGES = (
         why="0.87 / 0.87 of a copy at 1001 columns on an H100 (LayerNorm / RMSNorm)",
     ),
     Candidate(
+        columns_from=1537, columns_up_to=1800, threads=128, rows=2, stages=3,
+        why="0.91 / 0.95 of a copy at 1537 columns (LayerNorm / RMSNorm), from the output 0.85 / 0.94; four rows of 96 "
+            "threads: 0.78 / 0.85, 0.70 / 0.89",
+    ),
+    Candidate(
         columns_up_to=3072, vectors=3, rows=4, stages=2,
         why="0.90 / 0.89 of a copy at 2047 columns (LayerNorm / RMSNorm); two rows, prefetch: 0.63 / 0.66; on an H100",
     ),
@@ -116,7 +126,7 @@ SHORT_EDGES = (
 MIDDLE_EDGES = Candidate(
     columns_up_to=6144, vectors=3, rows=2, stages=3,
     why="0.90 of a copy at 5001 columns (RMSNorm), from the output 0.86 / 0.88; four vectors, prefetch of 1: 0.85, "
-        "0.83 / 0.83",
+        "0.83 / 0.83; LayerNorm at 6145, from the output, 0.83, as aligned rows 0.78",
 )
 # Clusters of as few blocks as hold a row, where three quarters of what blocks could hold are enough.
 EDGES_OF_CLUSTERS = tuple(
@@ -135,7 +145,21 @@ EDGES_OF_CLUSTERS = tuple(
                                "four stages: 0.61, 0.50"),
     )
 )
+HALF_A_WARP = Candidate(
+    columns_from=385, columns_up_to=544, threads=16, rows=24, stages=2,
+    why="0.87 of a copy at 385 columns (LayerNorm), from the output 0.86; a warp: 0.82, 0.76",
+)
+TWO_BLOCKS = Candidate(
+    columns_from=12289, columns_up_to=14336, columns_a_block=7168, vectors=5, rows=2, stages=3,
+    why="0.87 of a copy at 12289 and 14001 columns (LayerNorm), from the output 0.80, 0.83; as aligned rows: 0.85, "
+        "0.87, 0.75, 0.80",
+)
 EDGES_SAVED_WITH_BIAS = (
+    HALF_A_WARP,
+    Candidate(
+        columns_from=2305, columns_up_to=3072, vectors=3, rows=2, stages=2,
+        why="0.90 of a copy at 2561 columns (LayerNorm); four rows: 0.85",
+    ),
     *SHORT_EDGES,
     Candidate(
         columns_up_to=5120, vectors=4, rows=3, stages=3,
@@ -149,13 +173,32 @@ EDGES_SAVED_WITH_BIAS = (
         columns_from=8193, columns_up_to=10240, columns_a_block=5120, vectors=4, rows=3, stages=3, prefetch=1,
         why="0.85 of a copy at 9001 columns (LayerNorm); before 0.80",
     ),
+    TWO_BLOCKS,
     *EDGES_OF_CLUSTERS,
     Candidate(
         columns_from=81921, columns_up_to=131072, columns_a_block=16384, vectors=4, rows=1, stages=3,
         why="0.76 of a copy at 91707 columns (LayerNorm), 0.70 at 120001; twice as many blocks: 0.64, 0.67",
     ),
 )
-EDGES_RECOMPUTED_WITH_BIAS = (*SHORT_EDGES, MIDDLE_EDGES._replace(columns_from=4097), *EDGES_OF_CLUSTERS)
+EDGES_RECOMPUTED_WITH_BIAS = (
+    HALF_A_WARP,
+    Candidate(
+        columns_from=769, columns_up_to=864, threads=32, rows=12, stages=2,
+        why="0.88 of a copy at 769 columns, from the output (LayerNorm); 64 threads: 0.80",
+    ),
+    *SHORT_EDGES,
+    Candidate(
+        columns_from=3073, columns_up_to=3584, threads=160, rows=3, stages=2,
+        why="0.86 of a copy at 3073 columns, from the output (LayerNorm); as aligned rows: 0.79",
+    ),
+    MIDDLE_EDGES._replace(columns_from=4097, columns_up_to=6656),
+    Candidate(
+        columns_from=7681, columns_up_to=8448, vectors=3, rows=1, stages=3, prefetch=1,
+        why="0.85 of a copy at 8191 columns, from the output (LayerNorm); as aligned rows: 0.76",
+    ),
+    TWO_BLOCKS,
+    *EDGES_OF_CLUSTERS,
+)
 
 
 PAIRS_OF_ROWS = (
@@ -218,10 +261,22 @@ PAIR_OF_SINGLES = Candidate(
     why="0.87 / 0.90 of a copy at 7001 columns, from the output 0.86 / 0.88; two rows of 512 threads 0.86 / 0.89, "
         "0.90 / 0.90, but their registers spill",
 )
+PAIR_OF_SINGLES_WITH_BIAS = PAIR_OF_SINGLES._replace(
+    stages=2, prefetch=0,
+    why="0.89 of a copy at 6145 columns, from the output (LayerNorm), 0.86 at 7001; one row, three stages: 0.77, 0.80",
+)
 EDGES_OF_SINGLES = (  # the widest element has 32 bits
     Candidate(
         columns_from=385, columns_up_to=768, threads=64, rows=8, stages=2,
         why="0.93 of a copy at 533 columns (LayerNorm), from the output 0.92; four rows, prefetch of 1: 0.82, 0.84",
+    ),
+    Candidate(
+        columns_from=769, columns_up_to=1024, threads=128, rows=2, stages=3,
+        why="0.96 of a copy at 769 columns (LayerNorm), from the output 0.95; 64 threads: 0.82, 0.81",
+    ),
+    Candidate(
+        columns_from=1025, columns_up_to=1152, threads=96, rows=3, stages=3,
+        why="0.94 of a copy at 1025 columns (LayerNorm), from the output 0.94; as aligned rows: 0.90, 0.88",
     ),
     Candidate(
         columns_from=8193, columns_up_to=9216, columns_a_block=4096, vectors=3, rows=3, stages=3, prefetch=1,
@@ -263,9 +318,9 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
 def edges_for(widest: int, kind: Kind) -> tuple[Candidate, ...]:
     """Return the candidates of rows that begin in the middle of a vector."""
     recomputed = kind.memory_efficient
-    if widest == 4:  # gamma, 1 / gamma and beta leave no room for two stages of such rows
-        if recomputed and kind.biased:
-            return PAIR_OF_SINGLES._replace(rows=1), *EDGES_OF_SINGLES
+    if widest == 4:
+        if recomputed and kind.biased:  # gamma, 1 / gamma and beta leave no room for more stages
+            return PAIR_OF_SINGLES_WITH_BIAS, *EDGES_OF_SINGLES
         return PAIR_OF_SINGLES, *EDGES_OF_SINGLES, *EDGES_OF_LONG_SINGLES
     if kind.biased:
         return EDGES_RECOMPUTED_WITH_BIAS if recomputed else EDGES_SAVED_WITH_BIAS

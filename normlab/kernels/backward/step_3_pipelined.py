@@ -52,6 +52,8 @@ BUSY = 0.9  # of the multiprocessors busy, on average, are enough where clusters
 # of 35.
 FEW_ROWS = {True: 1024, False: 768}
 FEW_BYTES = 2**23
+FEW_BYTES_AT_OFFSETS = 2**22  # of rows that begin in the middle of a vector
+FEW_BYTES_ALONE = 3 * 2**19  # of 32 bits per element, in blocks that are alone on their multiprocessor
 FEW_THREADS = ((64, 128), (512, 256), (1024, 512))  # (rows at most, threads per block at least)
 FEW_WHY = (
     "so few rows have blocks of their own for the columns' sums, and no second kernel: 128 rows of 7,168 columns take "
@@ -187,13 +189,16 @@ def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Dev
     """Return True if rows are so few that other blocks of the launch make the parameters' gradients."""
     if kind.sampled or not (kind.weighted or kind.biased) or n1 > FEW_ROWS[kind.biased]:
         return False
-    # A multiprocessor that holds two such blocks works on one while the other waits. Where it holds only one block:
-    # - rows that begin with a vector gain nothing on average (0.84 to 1.15 times as fast);
-    # - other rows gain if they are few (H100, recomputed from bfloat16): 15 rows of 91,707 take 24 us instead of 43,
-    #   but 50 take 60 instead of 52, and 48 rows of 174,705 take 122 instead of 48. FEW_BYTES lies between.
     held = beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
-    fits = held <= device.shared_bytes if layout.alignments > 1 else 2 * held <= device.shared_bytes
-    return fits and n1 * row_bytes <= FEW_BYTES
+    most = FEW_BYTES
+    # Measured on an H100 (LayerNorm; in brackets RMSNorm), with blocks of their own and without, in us:
+    if layout.alignments > 1:  # bfloat16, 23 x 91,707 (4 MiB) 28 and 34 [27 and 25]; 46 x 91,707 50 and 41 [47 and 31]
+        most = FEW_BYTES_AT_OFFSETS
+    # bfloat16 from the output, 16 x 14,560 9 and 16, 64 x 64,136 (8 MiB) 32 and 43, 128 x 64,136 61 and 53;
+    # float32, 24 x 14,560 (1.3 MiB) 11 and 15, 24 x 42,832 (4 MiB) 22 and 18
+    elif 2 * held > device.shared_bytes and layout.grad_bytes == 4:
+        most = FEW_BYTES_ALONE
+    return held <= device.shared_bytes and n1 * row_bytes <= most
 
 
 def few_rows_layout(layout: PipelineLayout, n1: int) -> PipelineLayout:

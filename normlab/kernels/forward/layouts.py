@@ -47,23 +47,16 @@ class RegisterLayout(NamedTuple):
         return said
 
 
-# Shifted rows of bfloat16, as fractions of a copy:
-SHIFTED_FROM = 128  # columns. 129 columns of LayerNorm on an H200: 0.59, one element at a time on an H100 0.18
-SHIFTED_VECTORS = {False: 4, True: 3}  # per thread, at most; fewer in LayerNorm of 16 bits, where four would spill
-SHIFTED_THREADS = 256  # per block, at least, to share staged parameters. 5,001 columns: 0.70; 128 threads: 0.69 (H200)
-SHIFTED_REGISTERS = 44 * 1024  # of a multiprocessor, for what its threads hold of their rows; more would spill
-SHIFTED_RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
-SHIFTED_TURNS = 8  # rows that a row group takes, at most. LayerNorm, 5,001 columns: 0.71; one: 0.59; 32: 0.69 (H200)
-SHORTEST = 4  # lanes per row
-SHIFTED_WHY = (
-    "rows that begin in the middle of a vector: 0.74 / 0.86 of a copy at 333 columns of bfloat16 (LayerNorm / RMSNorm) "
-    "on an H200; in vectors of one element 0.39 / 0.45 on an H100"
-)
+# Rows that a row group takes, at most, where rows may begin in the middle of a vector. LayerNorm of 5,001 bfloat16
+# columns, as a fraction of a copy: 0.71; one row: 0.59; 32: 0.69 (H200).
+SHIFTED_TURNS = 8
 MAX_THREADS = 1024
 LEAST_THREADS = 128  # per block of rows that share a warp
-MOST_VECTORS = 5  # per lane of such rows; fewer on one or two lanes, which would read far apart
+MOST_VECTORS = 5  # per lane of such rows; fewer on less than SHORTEST lanes, which would read far apart
+SHORTEST = 4
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
+FILLED = 0.8  # of the threads' vectors have columns, at least, in a row of a candidate that must be `filled`
 REGISTERS = 2**16  # of a multiprocessor
 OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 14 to 16
 EARLY_REGISTERS = 64  # of a thread, at most, for early parameters of many rows: 1,024 threads have room for so many
@@ -81,10 +74,12 @@ def rows_for(
     otherwise = Candidate(n2, 1, "a block's registers, as far as they go; not measured", threads=MAX_THREADS)
     # The table's columns are those of vectors of 16 bytes: count * (BYTES // itemsize). Both sides are times width.
     columns_times_width = n2 * (BYTES // itemsize)
+    plain = not (beside or sampled)
     first = SAMPLED if sampled else BESIDE if beside else {}
-    narrow = NARROWER.get((itemsize, rms), ()) if width < BYTES // itemsize and not (beside or sampled) else ()
+    narrow = NARROWER[itemsize, rms] if width < BYTES // itemsize and plain else ()
     candidates = *narrow, *first.get(itemsize, ()), *TABLES[itemsize, rms]
-    chosen = next((row for row in candidates if columns_times_width <= row.columns_up_to * width), otherwise)
+    longer = (row for row in candidates if columns_times_width <= row.columns_up_to * width)
+    chosen = next((row for row in longer if not (plain and row.filled) or fills(row, count)), otherwise)
     thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
     if chosen.threads and chosen.threads <= WARP:
         thread_map = with_fewest_lanes_idle(thread_map, n2)
@@ -99,13 +94,18 @@ def rows_for(
     # 1,776 columns, 0.87, reach 0.93, late 0.99 (H100).
     filled = 8 * n2 >= (7 if rms else 8) * thread_map.columns
     needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
-    early = chosen.early and filled and not (beside or sampled) and needed <= EARLY_REGISTERS
+    early = chosen.early and filled and plain and needed <= EARLY_REGISTERS
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
     if early and limit:
         limit = min(limit, REGISTERS // needed)
     resident = 1 if limit is None else max(1, limit // threads)
     return Chosen(RegisterLayout(thread_map, rows, resident, early=early), chosen.why)
+
+
+def fills(row: Candidate, count: int) -> bool:
+    """Return True if `count` vectors fill most of the threads of a candidate with `vectors` each."""
+    return count >= FILLED * whole_warps(-(-count // row.vectors)) * row.vectors
 
 
 def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
@@ -122,34 +122,11 @@ def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
     return thread_map
 
 
-def shifted_rows_for(n2: int, input_bytes: int, parameter_bytes: int, alike: bool, rms: bool) -> Chosen | None:
-    """Return the `RegisterLayout` of rows that may begin anywhere (`stages.shifted`).
-
-    None: vectors that all rows allow are as fast, or registers do not hold the row. input_bytes, parameter_bytes: per
-    element of x and of the output. alike: rows of both begin alike.
-    """
-    width = BYTES // max(input_bytes, parameter_bytes)
-    count = -(-(n2 + width - 1) // width)  # vectors: a row may begin with the last element of one
-    needed = max(SHORTEST, -(-count // SHIFTED_VECTORS[not rms and width == BYTES // 2]))
-    threads = whole_warps(needed) if needed > WARP else 1 << (needed - 1).bit_length()
-    thread_map = map_threads(count * width, width, threads)._replace(whole=False)
-    # registers hold a thread's elements in order of columns, and its vectors as they lie in memory
-    held = thread_map.elements + thread_map.elements * input_bytes // 4
-    rows = -(-SHIFTED_THREADS // threads)
-    resident = min(SHIFTED_RESIDENT[alike], SHIFTED_REGISTERS // held) // (threads * rows)
-    # A block waits alone on its multiprocessor: 16,383 columns of bfloat16 reach 0.54 / 0.68 of a copy, in vectors of
-    # one element 0.44 / 0.73; 8,191 of float32 0.63 / 0.77, and 0.83 / 1.01.
-    alone = resident == 1 and (rms or width < BYTES // 2)
-    if n2 < SHIFTED_FROM or resident < 1 or alone:
-        return None
-    shifted = ShiftedMap(thread_map, max(0, n2 - 2 * width) // thread_map.span, input_bytes, parameter_bytes, alike)
-    return Chosen(RegisterLayout(thread_map, rows, resident, shifted), SHIFTED_WHY)
-
-
 # Columns of rows that begin in the middle of a vector, by bytes of the widest element and whether the norm is RMSNorm.
 # Fractions of a copy on an H100, in a cluster and in step 6: bfloat16 LayerNorm 0.93 / 0.83 at 5,001 columns, RMSNorm
 # 0.92 / 0.99 at 9,001 and 0.93 / 0.93 at 12,289; float32 LayerNorm 0.88 / 0.89 at 12,289, RMSNorm 0.93 / 0.98 there.
-EDGES_FROM = {(2, False): 4096, (2, True): 12288, (4, False): 9216, (4, True): 16000}
+# Bfloat16 LayerNorm 0.89 / 0.83 at 3,073, 0.83 / 0.93 at 2,817; float32 RMSNorm 0.93 / 0.91 at 14,001.
+EDGES_FROM = {(2, False): 3072, (2, True): 12288, (4, False): 9216, (4, True): 13000}
 EDGES_WHY = (
     "rows that begin in the middle of a vector: 0.83 / 0.90 of a copy at 50257 columns of bfloat16 (LayerNorm / "
     "RMSNorm) on an H100, 0.92 / 0.94 of float32; in pieces 0.18 / 0.25 and 0.41 / 0.75 on an H200"

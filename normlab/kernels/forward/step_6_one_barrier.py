@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, int32, store
-from normlab.kernels.forward import layouts, row_counts, short_rows, step_4_column_blocks
+from normlab.kernels.forward import layouts, row_counts, shifted_rows, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
@@ -292,7 +292,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     elif plain and 2 * width < BYTES // itemsize:
         sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
         alike = shifts_alike(BYTES // itemsize, problem.x, problem.output)
-        chosen = layouts.shifted_rows_for(n2, *sizes, alike, rms)
+        chosen = shifted_rows.layout_for(n2, *sizes, alike, rms)
     chosen = chosen or layouts.rows_for(n2, width, itemsize, rms, beside, problem.sampled)
     if chosen is None:
         return Refusal(f"the registers of a block do not hold {n2:,} columns")
@@ -341,7 +341,7 @@ def _chains(n2: int) -> Chains:
         if n2 % width == 0
     ]
     found += [
-        layouts.shifted_rows_for(n2, input_bytes, output_bytes, True, rms)
+        shifted_rows.layout_for(n2, input_bytes, output_bytes, True, rms)
         for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]

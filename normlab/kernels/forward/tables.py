@@ -24,6 +24,7 @@ class Candidate(NamedTuple):
             registers of each. None: the compiler takes as many registers as it likes.
         early: are parameters loaded beside the elements, however many rows there are? With that a row waits for memory
             once, but takes more registers (`layouts.EARLY_REGISTERS`).
+        filled: is this for rows alone that fill most of the threads (`layouts.fills`)? Others take a later line.
     """
 
     columns_up_to: int
@@ -33,6 +34,7 @@ class Candidate(NamedTuple):
     vectors: int = 4
     resident_threads: int | None = None
     early: bool = False
+    filled: bool = False
 
 
 # Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy; early on an H100, which is said as two numbers,
@@ -76,20 +78,21 @@ LAYER_HALVES = (
         why="1.01 of a copy at 768 columns; four rows: 1.00; early (512 columns) 0.987 to 0.995",
     ),
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True,
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True, filled=True,
         why="1.00 of a copy at 1024 columns; four vectors, 16 rows: 0.99; early 0.992 to 1.005, four rows: 0.966",
     ),
     Candidate(
-        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536, early=True,
+        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536, early=True, filled=True,
         why="1.00 of a copy at 2048 columns; four vectors, four rows: 0.99; early 0.996 to 1.004, two rows: 0.965",
     ),
     Candidate(
-        columns_up_to=4096, vectors=4, rows=2, why="1.00 of a copy at 4096 columns; two vectors: 0.97; early: 0.92"
+        columns_up_to=4096, vectors=4, rows=2,
+        why="1.00 of a copy at 4096 columns; two vectors: 0.97; early: 0.92; 1.00 at 1032 columns on an H100, 0.93",
     ),
     Candidate(
-        columns_up_to=16384, vectors=4, rows=1,
+        columns_up_to=16384, vectors=4, rows=1, resident_threads=768,
         why="1.00 of a copy at 5120 and 8192 columns, 0.98 at 16384; two rows: 0.99, 0.97, 0.87; "
-            "two vectors: 0.88 to 0.65",
+            "two vectors: 0.88 to 0.65; on an H100 0.99 at 10248, with more registers 0.92",
     ),
 )
 RMS_HALVES = (
@@ -124,10 +127,13 @@ RMS_HALVES = (
 LAYER_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True,
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True, filled=True,
         why="1.01 of a copy at 768 columns, 1.03 at 1024; one row: 1.00, 1.02; early 1.005 to 1.009, 0.980 to 0.985",
     ),
-    Candidate(columns_up_to=2048, vectors=4, rows=4, why="1.03 of a copy at 2048 columns; one row: 1.02"),
+    Candidate(
+        columns_up_to=2048, vectors=4, rows=4,
+        why="1.03 of a copy at 2048 columns; one row: 1.02; on an H100 0.99 at 516, two vectors: 0.96",
+    ),
     Candidate(
         columns_up_to=4096, vectors=2, rows=1, resident_threads=1536, early=True,
         why="1.03 of a copy at 4096 columns; four vectors: 1.02; early 0.980 to 0.990",
@@ -158,13 +164,55 @@ RMS_SINGLES = (
         why="1.02 of a copy at 16384 columns; with more registers: 0.98; eight vectors: 1.01",
     ),
 )
-# Vectors narrower than 16 bytes: candidates before all others. Fewer threads with more vectors each: fewer are idle.
-NARROWER_HALVES = (
+# Vectors narrower than 16 bytes, as measured on an H100 in vectors of 8 bytes. `columns_up_to` counts twice the columns
+# of such a row. Fewer threads with more vectors each: fewer are idle.
+NARROWER_LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
-        columns_up_to=2048, vectors=5, rows=2,
-        why="0.95 of a copy at 516 columns in vectors of four (LayerNorm, H100), 0.97 at 708 and 964; two vectors: "
-            "0.64 to 0.81",
+        columns_up_to=8192, vectors=5, rows=2,
+        why="0.95 of a copy at 516 columns, 0.98 at 1540 and 2052, 0.99 at 3076; two vectors: 0.64 to 0.93",
+    ),
+    Candidate(
+        columns_up_to=16384, vectors=5, rows=1, resident_threads=1024,
+        why="0.98 of a copy at 4612 and 6148 columns; four vectors: 0.92, 0.90",
+    ),
+    Candidate(
+        columns_up_to=32768, vectors=8, rows=1, resident_threads=1024,
+        why="0.96 of a copy at 10244 columns, 0.97 at 14340; six vectors: 0.91, 0.97; four: 0.90, 0.71",
+    ),
+)
+NARROWER_RMS_HALVES = (
+    *SHORT_HALVES,
+    Candidate(
+        columns_up_to=8192, vectors=4, rows=2, resident_threads=1024,
+        why="1.00 of a copy at 516, 1028 and 3076 columns; two vectors: 0.89, 0.94, 0.91",
+    ),
+    Candidate(
+        columns_up_to=32768, vectors=4, rows=1, resident_threads=1024,
+        why="0.99 of a copy at 8196 and 14340 columns; eight vectors: 0.90, 0.98",
+    ),
+    Candidate(
+        columns_up_to=40960, vectors=8, rows=1, resident_threads=1024,
+        why="0.97 of a copy at 16388 and 19460 columns; more threads: 0.85, 0.88",
+    ),
+)
+NARROWER_LAYER_SINGLES = (
+    *SHORT_SINGLES,
+    Candidate(
+        columns_up_to=5120, vectors=4, rows=2, resident_threads=1024,
+        why="0.97 of a copy at 258 columns, 0.99 at 1026 and 2050; two vectors: 0.77, 0.88, 0.79",
+    ),
+    LAYER_SINGLES[-1],
+    Candidate(
+        columns_up_to=24576, vectors=6, rows=1, resident_threads=1024,
+        why="0.96 of a copy at 11002 columns; 1024 threads: 0.85",
+    ),
+)
+NARROWER_RMS_SINGLES = (
+    *SHORT_SINGLES,
+    Candidate(
+        columns_up_to=8192, vectors=4, rows=2, resident_threads=1024,
+        why="1.00 of a copy at 514, 2050 and 4002 columns; two vectors: 0.91, 0.91, 0.92",
     ),
 )
 # A residual or a gate takes as many registers as the row: a block of 512 threads would be alone on its multiprocessor.
@@ -217,7 +265,12 @@ SAMPLED_SINGLES = (
 BESIDE = {2: BESIDE_HALVES}
 SAMPLED = {2: SAMPLED_HALVES, 4: SAMPLED_SINGLES}
 # By bytes per element of the widest array, and whether the norm is RMSNorm.
-NARROWER = {(2, False): NARROWER_HALVES}
+NARROWER = {
+    (2, False): NARROWER_LAYER_HALVES,
+    (2, True): NARROWER_RMS_HALVES,
+    (4, False): NARROWER_LAYER_SINGLES,
+    (4, True): NARROWER_RMS_SINGLES,
+}
 TABLES = {(2, False): LAYER_HALVES, (2, True): RMS_HALVES, (4, False): LAYER_SINGLES, (4, True): RMS_SINGLES}
 
 
