@@ -97,9 +97,9 @@ SHORT_EDGES = (
         why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
     ),
     Candidate(
-        columns_from=257, columns_up_to=320, threads=8, rows=32, stages=3, prefetch=1,
+        columns_from=257, columns_up_to=272, threads=8, rows=32, stages=3, prefetch=1,
         why="0.81 / 0.82 of a copy at 257 columns (LayerNorm / RMSNorm), from the output 0.82 / 0.83; 16 lanes: 0.78 / "
-            "0.82, 0.77 / 0.81",
+            "0.82, 0.77 / 0.81; but at 289 0.79, 16 lanes: 0.81",
     ),
     Candidate(
         columns_up_to=384, threads=16, rows=32, stages=2,
@@ -146,13 +146,9 @@ EDGES_OF_CLUSTERS = tuple(
     )
 )
 HALF_A_WARP = Candidate(
-    columns_from=385, columns_up_to=544, threads=16, rows=24, stages=2,
-    why="0.87 of a copy at 385 columns (LayerNorm), from the output 0.86; a warp: 0.82, 0.76",
-)
-TWO_BLOCKS = Candidate(
-    columns_from=12289, columns_up_to=14336, columns_a_block=7168, vectors=5, rows=2, stages=3,
-    why="0.87 of a copy at 12289 and 14001 columns (LayerNorm), from the output 0.80, 0.83; as aligned rows: 0.85, "
-        "0.87, 0.75, 0.80",
+    columns_from=385, columns_up_to=408, threads=16, rows=24, stages=2,
+    why="0.87 of a copy at 385 columns (LayerNorm), from the output 0.86; a warp: 0.82, 0.76; but at 449 0.82, 0.82; a "
+        "warp: 0.86, 0.85",
 )
 EDGES_SAVED_WITH_BIAS = (
     HALF_A_WARP,
@@ -173,7 +169,6 @@ EDGES_SAVED_WITH_BIAS = (
         columns_from=8193, columns_up_to=10240, columns_a_block=5120, vectors=4, rows=3, stages=3, prefetch=1,
         why="0.85 of a copy at 9001 columns (LayerNorm); before 0.80",
     ),
-    TWO_BLOCKS,
     *EDGES_OF_CLUSTERS,
     Candidate(
         columns_from=81921, columns_up_to=131072, columns_a_block=16384, vectors=4, rows=1, stages=3,
@@ -185,7 +180,11 @@ FOUR_VECTORS = Candidate(
     why="0.84 of a copy at 6145 columns, from the output (LayerNorm); as aligned rows: 0.78",
 )
 EDGES_RECOMPUTED_WITH_BIAS = (
-    HALF_A_WARP,
+    HALF_A_WARP._replace(columns_up_to=432),
+    HALF_A_WARP._replace(
+        columns_from=513, columns_up_to=544,
+        why="0.80 of a copy at 513 columns, from the output (LayerNorm), 0.81 at 537; a warp: 0.75, 0.77",
+    ),
     Candidate(
         columns_from=769, columns_up_to=864, threads=32, rows=12, stages=2,
         why="0.88 of a copy at 769 columns, from the output (LayerNorm); 64 threads: 0.80",
@@ -201,7 +200,10 @@ EDGES_RECOMPUTED_WITH_BIAS = (
         columns_from=7681, columns_up_to=8448, vectors=3, rows=1, stages=3, prefetch=1,
         why="0.85 of a copy at 8191 columns, from the output (LayerNorm); as aligned rows: 0.76",
     ),
-    TWO_BLOCKS,
+    Candidate(
+        columns_from=12289, columns_up_to=14336, columns_a_block=7168, vectors=5, rows=2, stages=3,
+        why="0.80 of a copy at 12289 columns, from the output (LayerNorm), 0.83 at 14001; as aligned rows: 0.75, 0.80",
+    ),
     *EDGES_OF_CLUSTERS,
 )
 # float16 spilled with four vectors
