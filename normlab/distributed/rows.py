@@ -111,8 +111,8 @@ def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owne
             columns, mode = None, False
         else:
             values = keep(x, mean, invvar, how.shape, weight, bias, how.eps, columns)
-    saved = Saved(output, invvar, weight, bias, columns, values, None)
+    saved = Saved(output, invvar, weight, bias, columns, values)
     if not mode:
-        saved = Saved(x, invvar, weight, bias, None, None, mean)
+        saved = Saved(x, invvar, weight, bias, mean=mean)
     ctx.save_for_backward(count, *saved)
     return how._replace(memory_efficient=mode)

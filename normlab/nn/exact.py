@@ -29,6 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab.host.arrays import TorchBackend
 from normlab.nn.counting import ColumnLists, Norm, Survey, listed_in_graph, storages
+from normlab.nn.formulas import present
 from normlab.nn.private import in_a_recomputation, version_of
 from normlab.nn.shapes import Owners
 
@@ -62,7 +63,7 @@ def can_count(output: Tensor, owners: Owners) -> bool:
     The output must be a CUDA tensor, and the parameters contiguous and with version counters, which tensors made in
     inference mode lack.
     """
-    given = [one for one in owners if one is not None]
+    given = present(owners)
     return output.is_cuda and all(one.is_contiguous() and not one.is_inference() for one in given)
 
 
@@ -81,7 +82,7 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if norm.needs_spread and norm.measured != _Steps.count:  # once after each step, for the next count
         norm.measure(invvar)
         norm.measured = _Steps.count
-    given = [one for one in owners if one is not None]
+    given = present(owners)
     now = _Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
     # A checkpoint's second forward takes the first one's columns, so that both save the same tensors.
     changed = now != norm.seen and not (norm.seen and in_a_recomputation())

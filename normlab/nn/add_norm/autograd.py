@@ -17,6 +17,7 @@ from normlab.nn import engines
 from normlab.nn.add_norm import launched, vectorised
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.add_norm.saving import keeps_output
+from normlab.nn.formulas import with_absent
 from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Gradients, Owners, Parameter, Saved
 
@@ -80,7 +81,7 @@ def gradients(
     ctx has saved a `Saved` without kept columns, and it has `how` and the residual's dtype.
     """
     tensor, invvar, weight, bias, mean = ctx.saved_tensors
-    saved, dtype = Saved(tensor, invvar, weight, bias, None, None, mean), ctx.dtype
+    saved, dtype = Saved(tensor, invvar, weight, bias, mean=mean), ctx.dtype
     form = "operations" if grad_output is None or grad_invvar is not None else backward_form(grad_output)
     if form != "operations" and grad_residual is not None and backward_form(grad_residual) == "operations":
         form = "operations"
@@ -101,4 +102,4 @@ def by_operator(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how
     found = torch.ops.normlab.add_norm_backward(
         grad_output, grad_residual, tensor, mean, invvar, weight, bias, *how, dtype
     )
-    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
+    return with_absent(found, weight, bias)
