@@ -20,9 +20,10 @@ from torch import Tensor
 from normlab.distributed import launched, merging, vectorised
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
 from normlab.nn import checks, dtypes
+from normlab.nn import vectorised as of_norms
+from normlab.nn.autograd import what_exact_keeps
 from normlab.nn.private import any_autocast, in_a_graph
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
-from normlab.nn.vectorised import columns_at_risk, keep
 
 Group = dist.ProcessGroup | None
 
@@ -104,13 +105,8 @@ def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owne
     mode = how.memory_efficient
     columns = values = None
     if mode == "exact":
-        columns = columns_at_risk(invvar, output, how.shape, weight, bias, how.eps, owners)
-        if not columns.shape[0]:
-            columns, mode = None, True
-        elif 2 * columns.shape[0] > how.shape[0]:
-            columns, mode = None, False
-        else:
-            values = keep(x, mean, invvar, how.shape, weight, bias, how.eps, columns)
+        results, asked = (output, mean, invvar), (how.shape, how.eps, how.rms, mode, owners)
+        mode, columns, values = what_exact_keeps(of_norms, x, results, weight, bias, asked)
     saved = Saved(output, invvar, weight, bias, columns, values)
     if not mode:
         saved = Saved(x, invvar, weight, bias, mean=mean)

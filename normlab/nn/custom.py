@@ -54,7 +54,7 @@ def layer_norm(
     eps: float,
     memory_efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, mean, invvar)."""
+    """Return (output, mean, invvar). memory_efficient: for the backward, see `_save_layer_norm`."""
     shape = tuple(normalized_shape)
     output, mean, invvar = engines.chosen(x).forward(x, shape, weight, bias, eps, False)
     leading = x.shape[: x.dim() - len(shape)]
@@ -184,7 +184,7 @@ def exact_norm_held_backward(
     columns, values = held(handle, "columns")
     mode: MemoryEfficient = "exact"
     if not len(columns):
-        columns, values, mode = None, None, True
+        columns, values, mode = None, None, True  # the two modes are the same where no column is at risk
     tensors = Saved(saved, invvar, weight, bias, columns, values)
     return _computed(grad_output, tensors, How(input_dtype, tuple(normalized_shape), eps, rms, mode))
 

@@ -2,11 +2,11 @@
 
 The columns at risk depend on the parameters, and the parameters change at optimizer steps. So the columns are counted
 once after each step, and the first forward that needs the count waits for it. This file is that rule; the launches
-stand in `normlab.nn.counting`. The forward that waits queues one launch for each kind of norms. The launch lists the
-columns of all norms that were last used on the forward's stream. Every other forward compares a few integers, and
-counts again only if a parameter's version or storage, or the stream, has changed. If a write does not change PyTorch's
-version counter, and no optimizer step follows, the caller has to call `recount`. The counts are an attribute of the
-weight's storage, or of the bias's if there is no weight.
+stand in `normlab.nn.counting`. The forward that waits queues one launch for each kind of norms; those of one kind have
+the same dtypes, eps and parameters. The launch lists the columns of all norms that were last used on the forward's
+stream. Every other forward compares a few integers, and counts again only if a parameter's version or storage, or the
+stream, has changed. If a write does not change PyTorch's version counter, and no optimizer step follows, the caller has
+to call `recount`. The counts are an attribute of the weight's storage, or of the bias's if there is no weight.
 
 While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into
 `counting.HEADROOM` times as many slots as there were columns at risk when they were last counted. It also counts the
@@ -123,6 +123,7 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     offsets = [None if one is None else one.storage_offset() for one in owners]
     key = *offsets, id(other), first.numel(), first.dtype, output_dtype, eps
     norm = storage.normlab_exact.get(key)
+    # The id of a freed storage may be given to another one, so the bias's storage itself is compared, too.
     if norm is not None and (other is None or norm.storages[-1]() is other):
         return norm
     if torch.cuda.is_current_stream_capturing():

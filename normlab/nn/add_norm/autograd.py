@@ -7,7 +7,6 @@ needs is an output and saved as one, as in `normlab.nn.autograd`.
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,10 +20,7 @@ from normlab.nn.formulas import with_absent
 from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Gradients, Owners, Parameter, Saved
 
-
-def chosen(x: Tensor) -> ModuleType:
-    """Return the engine that computes norms of this tensor now."""
-    return launched if engines.by_kernels(x) else vectorised
+chosen = engines.chooser(launched, vectorised)
 
 
 class AddNorm(torch.autograd.Function):
