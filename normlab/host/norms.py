@@ -196,13 +196,12 @@ def forward(
             memory=backend,
         )
     leading = tuple(x.shape[: -len(shape)])
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(output, tuple(x.shape)),
         backend.give_back(mean, leading),
         backend.give_back(invvar, leading),
     )
-    replay.keep(backend)
-    return results
 
 
 class BackwardCall(NamedTuple):
@@ -290,13 +289,12 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
             launch_correction(backend.launch, problem, *at_risk)
             chosen.run(backend.launch, backend, problem)
             launch_repair(backend.launch, backend, problem, *at_risk)
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(grad_input, tuple(saved.shape)),
         backend.give_back(grad_weight, sizes.shape),
         backend.give_back(grad_bias, sizes.shape),
     )
-    replay.keep(backend)
-    return results
 
 
 def _checked(call: BackwardCall, columns: Any, values: Any) -> _Sizes:
