@@ -22,7 +22,7 @@ from normlab.distributed.collectives import Call, checked, gather, group_or_worl
 from normlab.nn import checks, dtypes
 from normlab.nn import vectorised as of_norms
 from normlab.nn.autograd import what_exact_keeps
-from normlab.nn.private import any_autocast, in_a_graph
+from normlab.nn.private import autocasts, differentiated, in_a_graph
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 
 Group = dist.ProcessGroup | None
@@ -48,10 +48,9 @@ def norm(
     given, owners, shape = x, (weight, bias), (x.shape[-1],)
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)
-    if any_autocast() and torch.is_autocast_enabled(x.device.type):
+    if autocasts(x):
         x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
-    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, weight, bias))
-    passes = "forward and backward" if differentiated else "forward alone"
+    passes = "forward and backward" if differentiated(x, weight, bias) else "forward alone"
     call = Call(function.__name__, (*x.shape[:-1], "*"), (str(x.dtype), f"eps {eps:g}", passes))
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know

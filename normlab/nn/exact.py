@@ -34,22 +34,18 @@ from normlab.nn.private import in_a_recomputation, version_of
 from normlab.nn.shapes import Owners
 
 
-class _Steps:
-    """How many steps all optimizers have made; `recount` counts as one, too."""
+class Steps:
+    """How many steps all optimizers have made; each `recount` counts as one."""
 
     count = 0
 
-
-def _after_step(*_: Any) -> None:
-    _Steps.count += 1
-
-
-register_optimizer_step_post_hook(_after_step)
+    @classmethod
+    def add(cls, *_: Any) -> None:
+        """Count one more."""
+        cls.count += 1
 
 
-def steps() -> int:
-    """Return how many steps all optimizers have made; each `recount` counts as one."""
-    return _Steps.count
+register_optimizer_step_post_hook(Steps.add)
 
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
@@ -79,11 +75,11 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if norm is None or torch.cuda.is_current_stream_capturing():
         return listed_in_graph(norm, invvar, owners)
     stream = TorchBackend(norm.device).stream
-    if norm.needs_spread and norm.measured != _Steps.count:  # once after each step, for the next count
+    if norm.needs_spread and norm.measured != Steps.count:  # once after each step, for the next count
         norm.measure(invvar)
-        norm.measured = _Steps.count
+        norm.measured = Steps.count
     given = present(owners)
-    now = _Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
+    now = Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
     # A checkpoint's second forward takes the first one's columns, so that both save the same tensors.
     changed = now != norm.seen and not (norm.seen and in_a_recomputation())
     if norm.captured or changed:
@@ -103,7 +99,7 @@ def recount(model: torch.nn.Module) -> None:
     Call it after a write that PyTorch's version counters do not show, unless an optimizer's step follows. Such a write
     goes through `.data`, or is made by a collective or by a kernel of your own. Waits for the GPU.
     """
-    _Steps.count += 1
+    Steps.add()
     for name, storage in storages(model):
         for norm in getattr(storage, "normlab_exact", {}).values():
             torch.cuda.synchronize(norm.device)
@@ -150,7 +146,7 @@ def _count(wanted: Norm) -> tuple[ColumnLists, int]:
         surveys = _surveys.get((wanted.device, wanted.stream), [])
         if wanted.survey not in surveys or not all(survey.is_current() for survey in surveys):
             surveys = _planned(wanted)
-        queued = {survey: survey(_Steps.count) for survey in surveys}
+        queued = {survey: survey(Steps.count) for survey in surveys}
         own: Any = wanted.survey
         number = wanted.number  # noted here: another thread may plan again during the wait
     surveys[0].stream.synchronize()
