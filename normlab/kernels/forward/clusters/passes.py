@@ -32,34 +32,27 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
     width, warps = layout.thread_map.width, layout.warps
     take, size = vector_taker(layout), group_size(layout.thread_map, layout.blocks, layout.anywhere)
 
-    def adder(inner: bool) -> Any:
-        has, fill = edges.has_vector(layout, inner), edges.neighbours_filler(layout, inner)
+    def adder(squares: bool) -> Any:
+        def of_vectors(inner: bool) -> Any:
+            has, fill = edges.has_vector(layout, inner), edges.neighbours_filler(layout, inner)
 
-        @cuda.jit(device=True)
-        def add_vector(v, place, values, memory, x, share, sums):
-            if has(v, place, x.shape[1]):
-                take(values, memory, share, v, x)
-                fill(v, values, place, cast(0, sums))  # elements of the neighbouring rows add 0
-                for k in range(width):
-                    sums[0] += values[k]
+            @cuda.jit(device=True)
+            def add_vector(v, place, values, memory, x, share, sums, center):
+                if has(v, place, x.shape[1]):
+                    take(values, memory, share, v, x)
+                    fill(v, values, place, center)  # elements of the neighbouring rows: they add 0
+                    for k in range(width):
+                        if squares:
+                            deviation = values[k] - center
+                            sums[0] += deviation * deviation
+                        else:
+                            sums[0] += values[k]  # center is 0 here
 
-        return add_vector
+            return add_vector
 
-    def square_adder(inner: bool) -> Any:
-        has, fill = edges.has_vector(layout, inner), edges.neighbours_filler(layout, inner)
+        return edges.for_each_vector(layout, of_vectors)
 
-        @cuda.jit(device=True)
-        def add_squares(v, place, values, memory, x, share, sums, center):
-            if has(v, place, x.shape[1]):
-                take(values, memory, share, v, x)
-                fill(v, values, place, center)  # a deviation of 0
-                for k in range(width):
-                    deviation = values[k] - center
-                    sums[0] += deviation * deviation
-
-        return add_squares
-
-    add_all, add_all_squares = edges.for_each_vector(layout, adder), edges.for_each_vector(layout, square_adder)
+    add_values, add_squares = adder(squares=False), adder(squares=True)
 
     @cuda.jit(device=True)
     def pass_1(values, memory, x, share, place, phase, mean):
@@ -68,14 +61,14 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
         center = cast(0, exchange)  # RMSNorm: the squares are of the values themselves
         if mean is not None:
             sums[0] = cast(0, exchange)
-            add_all(place, values, memory, x, share, sums)
+            add_values(place, values, memory, x, share, sums, center)
             total = warp_sum_butterfly(sums[0])
             values_here = size(place.extent, share.rank * warps + share.warp)  # the warp's number among the row's warps
             center = total / cast(max(values_here, 1), exchange)  # max: a warp past the row's end has no values
             leave(exchange, phase, 0, 0, share.warp, total)
         # LayerNorm: of the deviations from the warp's own mean. The merge adds the squares between the warps.
         sums[0] = cast(0, exchange)
-        add_all_squares(place, values, memory, x, share, sums, center)
+        add_squares(place, values, memory, x, share, sums, center)
         leave(exchange, phase, 0, 1, share.warp, warp_sum_butterfly(sums[0]))
 
     return pass_1
