@@ -21,6 +21,7 @@ from normlab.host.family import view_of
 from normlab.nn import checks
 from normlab.nn.family.modules import _BatchNorm
 from normlab.nn.formulas import to
+from normlab.nn.private import differentiated
 from normlab.nn.shapes import Parameter
 
 
@@ -55,10 +56,7 @@ class SyncBatchNorm(_BatchNorm):
         if group is None:
             return super().forward(input)
         checked(group, lambda: self._check(input))
-        wanted = torch.is_grad_enabled() and any(
-            one is not None and one.requires_grad for one in (input, self.weight, self.bias)
-        )
-        passes = "forward and backward" if wanted else "forward alone"
+        passes = "forward and backward" if differentiated(input, self.weight, self.bias) else "forward alone"
         call = Call("SyncBatchNorm", ("*", input.shape[1], "*"), (str(input.dtype), f"eps {self.eps:g}", passes))
         output, mean, variance, size = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps, group, call)
         if self.track_running_stats:

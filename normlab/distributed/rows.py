@@ -20,9 +20,10 @@ from torch import Tensor
 from normlab.distributed import launched, merging, vectorised
 from normlab.distributed.collectives import Call, checked, gather, group_or_world, refuse_second_derivatives
 from normlab.nn import checks, dtypes
-from normlab.nn.private import any_autocast, in_a_graph
+from normlab.nn import vectorised as of_norms
+from normlab.nn.autograd import what_exact_keeps
+from normlab.nn.private import autocasts, differentiated, in_a_graph
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
-from normlab.nn.vectorised import columns_at_risk, keep
 
 Group = dist.ProcessGroup | None
 
@@ -47,10 +48,9 @@ def norm(
     given, owners, shape = x, (weight, bias), (x.shape[-1],)
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)
-    if any_autocast() and torch.is_autocast_enabled(x.device.type):
+    if autocasts(x):
         x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
-    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, weight, bias))
-    passes = "forward and backward" if differentiated else "forward alone"
+    passes = "forward and backward" if differentiated(x, weight, bias) else "forward alone"
     call = Call(function.__name__, (*x.shape[:-1], "*"), (str(x.dtype), f"eps {eps:g}", passes))
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
@@ -104,15 +104,10 @@ def _save(ctx: Any, x, output, mean, invvar, count, weight, bias, how: How, owne
     mode = how.memory_efficient
     columns = values = None
     if mode == "exact":
-        columns = columns_at_risk(invvar, output, how.shape, weight, bias, how.eps, owners)
-        if not columns.shape[0]:
-            columns, mode = None, True
-        elif 2 * columns.shape[0] > how.shape[0]:
-            columns, mode = None, False
-        else:
-            values = keep(x, mean, invvar, how.shape, weight, bias, how.eps, columns)
-    saved = Saved(output, invvar, weight, bias, columns, values, None)
+        results, asked = (output, mean, invvar), (how.shape, how.eps, how.rms, mode, owners)
+        mode, columns, values = what_exact_keeps(of_norms, x, results, weight, bias, asked)
+    saved = Saved(output, invvar, weight, bias, columns, values)
     if not mode:
-        saved = Saved(x, invvar, weight, bias, None, None, mean)
+        saved = Saved(x, invvar, weight, bias, mean=mean)
     ctx.save_for_backward(count, *saved)
     return how._replace(memory_efficient=mode)

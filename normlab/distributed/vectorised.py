@@ -12,6 +12,7 @@ from normlab.distributed.merging import message_of
 from normlab.nn.formulas import (
     accumulator,
     gradient_terms,
+    in_dtypes,
     less_means,
     normalised_from_input,
     output_dtype,
@@ -50,11 +51,7 @@ def backward(grad_output: Tensor, saved: Saved, how: How) -> tuple[Tensor, Calla
     def gradients(means: Tensor) -> Gradients:
         of_g, of_products = means.view(2, *grad_output.shape[:-1], 1)
         grad_input = less_means(terms.g, None if how.rms else of_g, of_products, terms.xhat, terms.invvar)
-        grad_weight, grad_bias = parameter_gradients(terms, widened.weight, widened.bias, how.shape)
-        return (
-            to(grad_input, how.dtype),
-            None if weight is None else to(grad_weight, weight.dtype),
-            None if bias is None else to(grad_bias, bias.dtype),
-        )
+        affine = parameter_gradients(terms, widened.weight, widened.bias, how.shape)
+        return in_dtypes((grad_input, *affine), how.dtype, weight, bias)
 
     return torch.cat(sums), gradients

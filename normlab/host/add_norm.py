@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
-from normlab.host.strided import contiguous, strided_rows
+from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.add_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -181,7 +181,7 @@ def forward(
     invvar = backend.empty((n1,), statistics)
     if n1:
         problem = ForwardProblem(  # operands in the order of `given`, by which a cached launch tells them apart
-            x=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
+            x=matrix_of(backend, rows),
             residual=backend.operand(residual, (n1, n2)),
             weight=backend.operand(weight, (n2,)),
             bias=backend.operand(bias, (n2,)),
@@ -196,14 +196,13 @@ def forward(
         if row_map is not None and FORWARD.first_answer(problem, Device.of(output)) is None:
             return forward(contiguous(x), residual, weight, bias, eps.item(), rms, offset)
         FORWARD.do(backend.launch, backend, problem, Device.of(problem.x))
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(output, (*leading, n2)),
         backend.give_back(new_residual, (*leading, n2)),
         backend.give_back(mean, leading),
         backend.give_back(invvar, leading),
     )
-    replay.keep(backend)
-    return results
 
 
 class AddNormBackward(NamedTuple):
@@ -251,7 +250,7 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
         problem = BackwardProblem(  # operands in the order of `given`
             grad_output=backend.operand(grad_output, (n1, n2)),
             grad_residual=backend.operand(grad_residual, (n1, n2)),
-            saved=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
+            saved=matrix_of(backend, rows),
             invvar=backend.operand(invvar, (n1,)),
             weight=backend.operand(weight, (n2,)),
             bias=backend.operand(bias, (n2,)),
@@ -268,13 +267,12 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
         if row_map is not None and BACKWARD.first_answer(problem, Device.of(grad)) is None:
             return backward(call._replace(saved=contiguous(saved)))
         BACKWARD.do(backend.launch, backend, problem, Device.of(problem.saved))
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(grad, (*leading, n2)),
         backend.give_back(grad_weight, (n2,)),
         backend.give_back(grad_bias, (n2,)),
     )
-    replay.keep(backend)
-    return results
 
 
 def _checked(call: AddNormBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:

@@ -15,13 +15,7 @@ import numpy as np
 
 from normlab import engine
 from normlab.kernels.copy import DIMENSIONS, THREADS, copy_strided
-
-FLOATS = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
+from normlab.kernels.problem import DTYPES as FLOATS
 
 
 def is_torch(array: Any) -> bool:

@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from normlab.host.arrays import FLOATS, dtype_name
+from normlab import engine
+from normlab.host.arrays import FLOATS, Backend, HostBackend, dtype_name
 from normlab.kernels import BEST, LADDERS, ProductStep, Step
 
 HALVES = ("float16", "bfloat16")
+PATIENCE = 60.0  # seconds of simulation before a warning
 MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)  # input, parameters
 Rung = TypeVar("Rung", Step, ProductStep)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -200,6 +202,20 @@ def number(value: Any, name: str = "eps") -> float:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf  # type: ignore[operator]  # numbers.Real declares no order
+
+
+def warn_if_slow(backend: Backend, seconds: float, what: str, instead: str, stacklevel: int) -> None:
+    """Warn the caller if the simulator will take longer than PATIENCE for `what`; `instead` says what is faster."""
+    if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
+        warnings.warn(
+            f"the simulator takes about {duration(seconds)} for {what}; {instead}, and a GPU takes milliseconds",
+            stacklevel=stacklevel,
+        )
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds in words."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def step_of(direction: str, name: str | None) -> Step:

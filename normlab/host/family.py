@@ -265,12 +265,7 @@ def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
     backend = backend_of({"x": x}, {"weight": weight, "bias": bias, **running})
     groups = family_checks.groups_of(norm, x, num_groups, own)
     n, c, *_ = view.shape
-    for name, array in {"weight": weight, "bias": bias, **running}.items():
-        family_checks.check_parameter(norm, name, array, x)
-    family_checks.check_pair("weight", weight, "bias", bias)
-    family_checks.check_pair("running_mean", running_mean, "running_var", running_var)
-    if (running_mean is None) != (running_var is None):
-        raise ValueError("running_mean and running_var must either both be None or neither be None")
+    family_checks.check_parameters(norm, x, weight, bias, **running)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     if not isinstance(momentum, Real):
         raise TypeError(f"momentum must be a real number, got {momentum!r}")
@@ -312,13 +307,9 @@ def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
             kernels.launch_use(backend.launch, *tracked, eps, mean, invvar)
             walked.launch_output(backend.launch, held, mean, invvar, gamma, beta, output)
     of_sets = (c,) if norm == "batch" else (n, groups)
-    results = (
-        backend.give_back(output, view.stored_shape),
-        backend.give_back(mean, of_sets),
-        backend.give_back(invvar, of_sets),
-    )
-    replay.keep(backend)
-    return view.as_given(results[0]), *results[1:]
+    statistics_given = (backend.give_back(one, of_sets) for one in (mean, invvar))
+    result, *found = replay.keep(backend, backend.give_back(output, view.stored_shape), *statistics_given)
+    return view.as_given(result), *found
 
 
 def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None):
@@ -341,9 +332,7 @@ def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None)
     n, c, *_ = view.shape
     checks.check_shape("grad_output", grad_output, view.shape, "as x")
     checks.check_dtype("grad_output", grad_output, dtype_name(x), "as x")
-    for name, array in {"weight": weight, "bias": bias}.items():
-        family_checks.check_parameter(norm, name, array, x)
-    family_checks.check_pair("weight", weight, "bias", bias)
+    family_checks.check_parameters(norm, x, weight, bias)
     of_sets = (c,) if norm == "batch" else (n, groups)
     statistics = checks.statistics_dtype(dtype_name(x))
     for name, array in {"mean": mean, "invvar": invvar}.items():
@@ -365,10 +354,9 @@ def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None)
         wanted = grad_input, grad_weight, grad_bias
         operands = kernels.Gradients(sets, *held, *statistics_held, gamma, bool(own), *wanted)
         kernels.gradients(backend.launch, backend, walked, operands)
-    results = [backend.give_back(grad_input, view.stored_shape)]
-    results += [backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias)]
-    replay.keep(backend)
-    return view.as_given(results[0]), *results[1:]
+    affine = (backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias))
+    result, *found = replay.keep(backend, backend.give_back(grad_input, view.stored_shape), *affine)
+    return view.as_given(result), *found
 
 
 def _caching(backend: Backend, key: tuple | None, pointers: list[int], num_groups: Any) -> Backend:

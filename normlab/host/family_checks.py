@@ -38,6 +38,21 @@ def groups_of(norm: str, x: Any, num_groups: Any, own: bool) -> int:
     return groups
 
 
+def check_parameters(
+    norm: str, x: Any, weight: Any, bias: Any, running_mean: Any = None, running_var: Any = None
+) -> None:
+    """Raise unless the parameters and the running statistics fit x and each other."""
+    pairs = {"weight": weight, "bias": bias}, {"running_mean": running_mean, "running_var": running_var}
+    for pair in pairs:
+        for name, array in pair.items():
+            check_parameter(norm, name, array, x)
+    for (name, array), (other_name, other) in (pair.items() for pair in pairs):
+        if array is not None:
+            checks.check_dtype(other_name, other, dtype_name(array), f"as {name}")
+    if (running_mean is None) != (running_var is None):
+        raise ValueError("running_mean and running_var must either both be None or neither be None")
+
+
 def check_parameter(norm: str, name: str, array: Any, x: Any) -> None:
     """Raise unless a parameter is None, or has an element per channel in x's dtype, or in float32 for a half x."""
     if array is None:
@@ -53,12 +68,6 @@ def check_parameter(norm: str, name: str, array: Any, x: Any) -> None:
     dtype, kind = dtype_name(x), dtype_name(array)
     if kind != dtype and not (dtype in checks.HALVES and kind == "float32"):
         raise TypeError(f"x is {dtype} and {name} is {kind}: {name} must be {dtype}, or float32 if x is half")
-
-
-def check_pair(name: str, array: Any, other_name: str, other: Any) -> None:
-    """Raise unless the two arrays of a pair have the same dtype, if both are given."""
-    if array is not None:
-        checks.check_dtype(other_name, other, dtype_name(array), f"as {name}")
 
 
 def check_updatable(name: str, array: Any, operand: Any) -> None:

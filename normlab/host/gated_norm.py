@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
-from normlab.host.strided import contiguous, strided_rows
+from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
 from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -62,8 +62,8 @@ def gated_rms_norm_forward(
     output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
     if n1:
         problem = ForwardProblem(
-            x=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
-            gate=backend.operand(gates, (n1, n2) if gate_map is None else tuple(gates.shape)),
+            x=matrix_of(backend, rows),
+            gate=matrix_of(backend, gates),
             row_map=row_map,
             gate_map=gate_map,
             weight=backend.operand(weight, (n2,)),
@@ -78,22 +78,7 @@ def gated_rms_norm_forward(
             copies = contiguous(x), contiguous(gate)
             return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
         FORWARD.do(backend.launch, backend, problem, Device.of(output))
-    results = backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading)
-    replay.keep(backend)
-    return results
-
-
-class GatedBackward(NamedTuple):
-    """The arguments of `gated_rms_norm_backward`."""
-
-    grad_output: Any
-    saved: Any
-    gate: Any
-    invvar: Any
-    weight: Any
-    eps: Any
-    norm_before_gate: bool
-    memory_efficient: bool
+    return replay.keep(backend, backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading))
 
 
 def gated_rms_norm_backward(
@@ -121,11 +106,29 @@ def gated_rms_norm_backward(
     Raises:
         ValueError, TypeError: as `gated_rms_norm_forward`.
     """
-    call = GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient)
+    return _backward(GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient))
+
+
+class GatedBackward(NamedTuple):
+    """The arguments of `gated_rms_norm_backward`."""
+
+    grad_output: Any
+    saved: Any
+    gate: Any
+    invvar: Any
+    weight: Any
+    eps: Any
+    norm_before_gate: bool
+    memory_efficient: bool
+
+
+def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
+    """Return (grad_x, grad_gate, grad_weight)."""
+    grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient = call
     shape = tuple(getattr(gate, "shape", ()))
     (rows, row_map), (gates, gate_map) = strided_rows(saved, any_rows=True), strided_rows(gate, any_rows=True)
     options = "backward", norm_before_gate, memory_efficient, row_map, gate_map
-    key, pointers = replay.signature((grad_output, rows, gates, *call[3:5]), shape, eps, BACKWARD.name, *options)
+    key, pointers = replay.signature((grad_output, rows, gates, invvar, weight), shape, eps, BACKWARD.name, *options)
     cached = replay.find(key)
     if cached:
         return cached(pointers)
@@ -139,8 +142,8 @@ def gated_rms_norm_backward(
     if n1:
         problem = BackwardProblem(
             grad_output=backend.operand(grad_output, (n1, n2)),
-            saved=backend.operand(rows, (n1, n2) if row_map is None else tuple(rows.shape)),
-            gate=backend.operand(gates, (n1, n2) if gate_map is None else tuple(gates.shape)),
+            saved=matrix_of(backend, rows),
+            gate=matrix_of(backend, gates),
             row_map=row_map,
             gate_map=gate_map,
             mean=None,
@@ -157,24 +160,14 @@ def gated_rms_norm_backward(
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
         if (row_map or gate_map) and BACKWARD.first_answer(problem, Device.of(grad_input)) is None:
-            return gated_rms_norm_backward(
-                grad_output,
-                contiguous(saved),
-                contiguous(gate),
-                invvar,
-                weight,
-                eps=eps,
-                norm_before_gate=norm_before_gate,
-                memory_efficient=memory_efficient,
-            )
+            return _backward(call._replace(saved=contiguous(saved), gate=contiguous(gate)))
         BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(grad_input, (*leading, n2)),
         backend.give_back(grad_gate, (*leading, n2)),
         backend.give_back(grad_weight, (n2,)),
     )
-    replay.keep(backend)
-    return results
 
 
 def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:

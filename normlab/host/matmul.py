@@ -3,17 +3,14 @@
 It takes the same kinds of arrays as `normlab.host.norms` and returns an array of the caller's kind. float32 only.
 """
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-from normlab import engine
 from normlab.host import checks
-from normlab.host.arrays import FLOATS, Backend, HostBackend, backend_of
-from normlab.kernels import Product, ProductStep
+from normlab.host.arrays import FLOATS, backend_of
+from normlab.kernels import Product
 
-PATIENCE = 60.0  # seconds of simulation before a warning
 FLOAT32 = FLOATS["float32"]
 
 
@@ -61,7 +58,8 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
     if m and n:
         if factor == 0 or k == 0:  # a product of empty arrays is 0; factor 1, because an infinite one would make NaN
             factor, k = np.float32(1), 0
-        _warn_if_slow(chosen, m, n, k, backend)
+        what, seconds = f"step {chosen.name!r} on {m} x {n} x {k}", chosen.simulated_seconds(m, n, k)
+        checks.warn_if_slow(backend, seconds, what, "smaller matrices are faster", stacklevel=3)
         left = backend.operand(a, (m, k)) if k else backend.empty((m, 0), FLOAT32)
         right = backend.operand(b, (k, n)) if k else backend.empty((0, n), FLOAT32)
         chosen.run(backend.launch, Product(factor, left, right, addend_factor, backend.operand(c, (m, n)), output))
@@ -76,13 +74,3 @@ def _sizes(a: Any, b: Any) -> tuple[int, int, int]:
     if k != rows:
         raise ValueError(f"a and b shapes cannot be multiplied ({m}x{k} and {rows}x{n})")
     return m, n, k
-
-
-def _warn_if_slow(chosen: ProductStep, m: int, n: int, k: int, backend: Backend) -> None:
-    seconds = chosen.simulated_seconds(m, n, k)
-    if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
-        warnings.warn(
-            f"the simulator takes about {seconds / 60:.0f} minutes for step {chosen.name!r} on {m} x {n} x {k}; "
-            "smaller matrices are faster, and a GPU takes milliseconds",
-            stacklevel=3,
-        )

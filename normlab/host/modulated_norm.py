@@ -5,7 +5,7 @@
 Arrays and dtypes are those of `normlab.host.norms`, with scale and shift as the parameters.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
@@ -61,24 +61,12 @@ def modulated_layer_norm_forward(x: Any, scale: Any, shift: Any, *, eps: float =
             sampled=True,
         )
         FORWARD.do(backend.launch, backend, problem, Device.of(output))
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(output, (*leading, n2)),
         backend.give_back(mean, leading),
         backend.give_back(invvar, leading),
     )
-    replay.keep(backend)
-    return results
-
-
-class ModulatedBackward(NamedTuple):
-    """The arguments of `modulated_layer_norm_backward`."""
-
-    grad_output: Any
-    x: Any
-    mean: Any
-    invvar: Any
-    scale: Any
-    shift: Any
 
 
 def modulated_layer_norm_backward(
@@ -93,14 +81,14 @@ def modulated_layer_norm_backward(
     Raises:
         ValueError, TypeError: as `modulated_layer_norm_forward`.
     """
-    call = ModulatedBackward(grad_output, x, mean, invvar, scale, shift)
+    given = {"grad_output": grad_output, "x": x, "mean": mean, "invvar": invvar, "scale": scale, "shift": shift}
     shape = tuple(getattr(x, "shape", ()))
-    key, pointers = replay.signature(call, shape, 0.0, BACKWARD.name, "backward")
+    key, pointers = replay.signature(tuple(given.values()), shape, 0.0, BACKWARD.name, "backward")
     cached = replay.find(key)
     if cached:
         return cached(pointers)
 
-    backend = replay.caching(backend_of(call._asdict(), {}), key, pointers)
+    backend = replay.caching(backend_of(given, {}), key, pointers)
     leading, samples, n1, n2 = _samples("x", x)
     output = _parameter_dtype("x", x, scale, shift, samples, n2)
     checks.check_dtype("grad_output", grad_output, output, "the output's dtype")
@@ -128,12 +116,11 @@ def modulated_layer_norm_backward(
             sampled=True,
         )
         BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(grad_input, (*leading, n2)),
         *(backend.give_back(one, (samples, n2)) for one in gradients),
     )
-    replay.keep(backend)
-    return results
 
 
 def _samples(name: str, array: Any) -> tuple[tuple[int, ...], int, int, int]:

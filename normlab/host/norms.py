@@ -9,21 +9,17 @@ or a half with a float32 input, or float32 with a half input; a half is float16 
 and rounded once.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
 
-from normlab import engine
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, Backend, HostBackend, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name
 from normlab.host.exact import Kept
 from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
 from normlab.kernels.exact.correct import launch_correction
 from normlab.kernels.exact.repair import launch_repair
-
-PATIENCE = 60.0  # seconds of simulation before a warning
 
 
 @checks.positional("eps")
@@ -196,13 +192,12 @@ def forward(
             memory=backend,
         )
     leading = tuple(x.shape[: -len(shape)])
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(output, tuple(x.shape)),
         backend.give_back(mean, leading),
         backend.give_back(invvar, leading),
     )
-    replay.keep(backend)
-    return results
 
 
 class BackwardCall(NamedTuple):
@@ -290,13 +285,12 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
             launch_correction(backend.launch, problem, *at_risk)
             chosen.run(backend.launch, backend, problem)
             launch_repair(backend.launch, backend, problem, *at_risk)
-    results = (
+    return replay.keep(
+        backend,
         backend.give_back(grad_input, tuple(saved.shape)),
         backend.give_back(grad_weight, sizes.shape),
         backend.give_back(grad_bias, sizes.shape),
     )
-    replay.keep(backend)
-    return results
 
 
 def _checked(call: BackwardCall, columns: Any, values: Any) -> _Sizes:
@@ -338,18 +332,11 @@ def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> t
 
 
 def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backend) -> None:
-    """Warn the caller if the simulator will take longer than PATIENCE, and say how long."""
+    """Warn the caller if the simulator will take long, and name a step of the ladder that takes half as long."""
     seconds = chosen.simulated_seconds(n1, n2)
-    if seconds > PATIENCE and isinstance(backend, HostBackend) and not engine.use_gpu():
-        quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))
-        less = quickest.simulated_seconds(n1, n2)
-        faster = f"step={quickest.name!r} takes about {_duration(less)}, " if less < seconds / 2 else ""
-        warnings.warn(
-            f"the simulator takes about {_duration(seconds)} for step {chosen.name!r} on {n1:,} x {n2:,} elements; "
-            f"{faster}fewer rows are faster, and a GPU takes milliseconds",
-            stacklevel=5,  # the user's line: above this function, `forward`, `layer_norm_forward` and its decorator
-        )
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
+    quickest = min(LADDERS[direction], key=lambda step: step.simulated_seconds(n1, n2))
+    less = quickest.simulated_seconds(n1, n2)
+    faster = f"step={quickest.name!r} takes about {checks.duration(less)}, " if less < seconds / 2 else ""
+    what, instead = f"step {chosen.name!r} on {n1:,} x {n2:,} elements", f"{faster}fewer rows are faster"
+    # the user's line: above `warn_if_slow`, this function, `forward`, `layer_norm_forward` and its decorator
+    checks.warn_if_slow(backend, seconds, what, instead, stacklevel=6)

@@ -145,10 +145,11 @@ def caching(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend
     return backend
 
 
-def keep(backend: Backend) -> None:
-    """Cache a call. Call it once all results have been given back by its backend."""
+def keep(backend: Backend, *results: Any) -> tuple:
+    """Cache a call, and return its results, which the backend has given back."""
     if isinstance(backend, CachingBackend) and backend.complete:
         _put(backend.key, backend.cached_launch())
+    return results
 
 
 class CachingBackend:

@@ -27,8 +27,7 @@ FLOAT32 = np.dtype(np.float32)
 
 def row_message(x: Any, rms: bool) -> Any:
     """Return this rank's message for the forward. x: (n1, n2), both at least 1, float16, bfloat16 or float32."""
-    (message,) = repeated(_row_message, (x,), rms)
-    return message
+    return repeated(_row_message, (x,), rms)[0]
 
 
 def _row_message(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
@@ -87,8 +86,7 @@ def launch_statistics(backend: Backend, messages: Any, eps: float, rms: bool, va
 
 def normalised(x: Any, mean: Any, invvar: Any, weight: Any, bias: Any) -> Any:
     """Return (x - mean) invvar weight + bias, in the parameters' dtype. mean, invvar: (n1,); mean None for RMSNorm."""
-    (output,) = repeated(_normalised, (x, weight, bias, mean, invvar))
-    return output
+    return repeated(_normalised, (x, weight, bias, mean, invvar))[0]
 
 
 def _normalised(backend: Backend, tensors: Sequence[Any]) -> tuple:
@@ -151,8 +149,7 @@ def means_of(messages: Any, count: Any, rms: bool) -> Any:
 
     messages: (ranks, sums). count: (1,), of `Statistics`.
     """
-    (means,) = repeated(_means_of, (messages, count), rms)
-    return means
+    return repeated(_means_of, (messages, count), rms)[0]
 
 
 def _means_of(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
@@ -222,9 +219,7 @@ def repeated(run: Callable[..., tuple], tensors: Sequence[Any], *options: Any) -
         return cached(pointers)
     named = {f"tensor {number}": tensor for number, tensor in enumerate(tensors)}
     backend = replay.caching(backend_of({"tensor 0": tensors[0]}, named), key, pointers)
-    results = run(backend, tensors, *options)
-    replay.keep(backend)
-    return results
+    return replay.keep(backend, *run(backend, tensors, *options))
 
 
 def _planned(planner: Any, problem: Any, operand: Any) -> Plan:

@@ -22,8 +22,7 @@ from normlab.kernels.family.merge import launch_message, launch_sums
 
 def channels_message(x: Any, view: View) -> Any:
     """Return this rank's message for the forward: the moments of its channels, in accumulator precision."""
-    (message,) = repeated(_channels_message, (x,), view)
-    return message
+    return repeated(_channels_message, (x,), view)[0]
 
 
 def _channels_message(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
@@ -59,8 +58,7 @@ def channels_sums(grad_output: Any, x: Any, view: View, mean: Any, invvar: Any) 
 
     mean, invvar: (C,), of all ranks' samples.
     """
-    (sums,) = repeated(_channels_sums, (x, grad_output, mean, invvar), view)
-    return sums
+    return repeated(_channels_sums, (x, grad_output, mean, invvar), view)[0]
 
 
 def _channels_sums(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
@@ -81,8 +79,7 @@ def channels_gradient(
     messages: (ranks, 2 C), of all ranks, overwritten. count: (1,), of `Statistics`. weight: (C,) or None.
     """
     tensors = messages, count, weight, x, grad_output, mean, invvar
-    (grad_input,) = repeated(_channels_gradient, tensors, view)
-    return grad_input
+    return repeated(_channels_gradient, tensors, view)[0]
 
 
 def _channels_gradient(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:

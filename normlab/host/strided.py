@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from normlab.host.arrays import is_dense, is_torch
+from normlab.host.arrays import Backend, is_dense, is_torch
 from normlab.stages.row_map import RowMap
 
 
 def strided_rows(array: Any, any_rows: bool = False) -> tuple[Any, RowMap | None]:
     """Return the memory from an array's first to its last row as a matrix (rows, n), and the map of the array's rows.
 
-    The array is (*leading, heads, n) with contiguous rows. The heads of a group follow each other, and the groups lie
-    equally far apart, by a multiple of n. Any other array, and a contiguous one, gives (array, None).
-    any_rows: True also takes single rows that lie equally far apart, such as a slice of a matrix's columns.
+    The array is (*leading, heads, n) with contiguous rows. The heads of a group, such as a token's, follow each other,
+    and the groups lie equally far apart, by a multiple of n. Any other array, and a contiguous one, gives (array,
+    None). any_rows: True also takes single rows that lie equally far apart, such as a slice of a matrix's columns.
     """
     if not (is_torch(array) or type(array) is np.ndarray) or len(array.shape) < 2 or not is_dense(array):
         return array, None
@@ -45,6 +45,12 @@ def strided_rows(array: Any, any_rows: bool = False) -> tuple[Any, RowMap | None
     if is_torch(array):
         return array.detach().as_strided(shape, steps), row_map
     return np.lib.stride_tricks.as_strided(array, shape, tuple(size * step for step in steps)), row_map
+
+
+def matrix_of(backend: Backend, rows: Any) -> Any:
+    """Return what `strided_rows` has returned, (*leading, n), as an operand of two dimensions."""
+    *leading, columns = rows.shape
+    return backend.operand(rows, (prod(leading), columns))
 
 
 def contiguous(array: Any) -> Any:

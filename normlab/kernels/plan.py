@@ -18,6 +18,7 @@ from normlab.engine import (
     multiprocessors,
     resident_clusters,
 )
+from normlab.stages.vector import ThreadMap
 
 CLUSTERS_FROM = (9, 0)  # the lowest compute capability that has clusters
 MAX_CLUSTER = 16  # blocks; more than 8 need an attribute of the kernel, which `engine.launch` sets
@@ -37,6 +38,11 @@ class Chains(NamedTuple):
 def longest(*chains: Chains) -> Chains:
     """Return the most terms and the most merges of several chains, for a step that has several kernels."""
     return Chains(max(chain.terms for chain in chains), max(chain.merges for chain in chains))
+
+
+def row_chains_of(thread_map: ThreadMap) -> Chains:
+    """Return the chains of a row in a block's registers: a thread's elements, five levels of lanes, warps."""
+    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -196,6 +202,9 @@ class Refusal(NamedTuple):
     """Why a kernel does not do a problem."""
 
     reason: str
+
+
+FLOAT32_ALONE = Refusal("it computes in float32, and float64 is asked for")
 
 
 @dataclass(frozen=True)

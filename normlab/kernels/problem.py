@@ -19,8 +19,24 @@ DTYPES = {
 }
 
 
+class Operands:
+    """What the operands of a forward and of a backward pass have in common. invvar: (n1,), accumulator dtype."""
+
+    invvar: Any
+
+    @property
+    def statistics(self) -> Any:
+        """Return an array of the accumulator's dtype."""
+        return self.invvar
+
+    @property
+    def in_float64(self) -> bool:
+        """Return True if the accumulator is float64, False if it is float32."""
+        return self.invvar.dtype.itemsize == 8
+
+
 @dataclass(frozen=True)
-class ForwardProblem:
+class ForwardProblem(Operands):
     """The operands of a forward pass.
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,); eps: a
@@ -61,11 +77,6 @@ class ForwardProblem:
         return self.output.shape
 
     @property
-    def statistics(self) -> Any:
-        """Return an array of the accumulator's dtype."""
-        return self.invvar
-
-    @property
     def reading(self) -> tuple:
         """Return the matrices that come in."""
         return tuple(array for array in (self.x, self.residual, self.gate) if array is not None)
@@ -77,7 +88,7 @@ class ForwardProblem:
 
 
 @dataclass(frozen=True)
-class BackwardProblem:
+class BackwardProblem(Operands):
     """The operands of a backward pass.
 
     grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient;
@@ -133,11 +144,6 @@ class BackwardProblem:
     def shape(self) -> tuple[int, int]:
         """Return (n1, n2)."""
         return self.grad_input.shape
-
-    @property
-    def statistics(self) -> Any:
-        """Return an array of the accumulator's dtype."""
-        return self.invvar
 
     @property
     def reading(self) -> tuple:
@@ -205,11 +211,7 @@ class Problem:
         # None takes what the norm has, so only an explicit True is a contradiction
         if self.norm == "rms" and self.bias:
             raise ValueError("bias must be None or False with norm='rms', which has none, got True")
-        if self.alignment < self.itemsize or self.alignment & (self.alignment - 1):
-            raise ValueError(
-                f"alignment must be a power of two and at least the {self.itemsize} bytes of an element, "
-                f"got {self.alignment}"
-            )
+        check_alignment(self.alignment, self.itemsize)
         self._check_extras()
 
     def _check_extras(self) -> None:
@@ -302,6 +304,14 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
     """Raise ValueError unless a value is one of those that are allowed."""
     if value not in tuple(allowed):
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def check_alignment(alignment: int, itemsize: int) -> None:
+    """Raise ValueError unless an alignment in bytes is possible for elements of so many bytes."""
+    if alignment < itemsize or alignment & (alignment - 1):
+        raise ValueError(
+            f"alignment must be a power of two and at least the {itemsize} bytes of an element, got {alignment}"
+        )
 
 
 def at_least_one(name: str, value: object) -> None:

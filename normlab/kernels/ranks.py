@@ -29,7 +29,7 @@ THREADS = 128
 @cache
 def build_message(dtype: Any, width: int, rms: bool) -> Any:
     """Return the kernel `ranks_message`. Grid rows, block ROW_THREADS."""
-    merge_row = row_merger(dtype, width, rms)
+    merge_row = row_merger(width, rms)
 
     @cuda.jit(launch_bounds=(ROW_THREADS, 1))
     def ranks_message(x, sums, factor, message):

@@ -6,22 +6,23 @@ reads L2 serves. `normlab.bench.product` and the tutorials call them.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
 from normlab.engine import Occupancy, occupancy
+from normlab.kernels.plan import Device
 
 FMA_LANES = {(8, 0): 64, (9, 0): 128}  # float32 multiply-adds a multiprocessor finishes in a clock
 Capability = tuple[int, int]
 
 
-class Gpu(NamedTuple):
-    """A GPU in numbers: multiprocessors, clock in Hz, memory's bytes per second, compute capability."""
+@dataclass(frozen=True)
+class Gpu(Device):
+    """A device whose bandwidth is known, and its highest clock in Hz, which a GPU at its power limit does not keep."""
 
-    multiprocessors: int
-    clock: float
-    bandwidth: float
-    capability: Capability
+    bandwidth: float = 0.0
+    clock: float = 0.0
 
     @property
     def peak(self) -> float:
@@ -47,9 +48,8 @@ def peak(multiprocessors: int, clock: float, capability: Capability) -> float:
     return 2 * multiprocessors * FMA_LANES[capability] * clock
 
 
-# NVIDIA's data sheets; the clocks are the highest, which a GPU at its power limit does not keep.
-H200 = Gpu(132, 1.98e9, 4.8e12, (9, 0))
-A100 = Gpu(108, 1.41e9, 1.555e12, (8, 0))  # the card with 40 GB
+H200 = Gpu(**vars(Device.named("h200")), clock=1.98e9)
+A100 = Gpu(**vars(Device.named("a100")), clock=1.41e9)
 
 
 class Residency(NamedTuple):

@@ -1,4 +1,7 @@
-"""The sections of an explanation as lines of text: the problem, the launches, bytes, registers, the reason."""
+"""The sections of an explanation as lines of text: the problem, the launches, bytes, registers, the reason.
+
+`one` is an `explain.Explanation`, and `explain.Explanation.facts` puts the sections together.
+"""
 
 from typing import Any
 
@@ -88,6 +91,7 @@ def predicted_lines(one: Any) -> list[str]:
     """Return what the cost model says: the time, its parts, what bounds it, and how full the last round is."""
     cost = one.predicted
     if cost is None:
+        # The model knows the plain norms alone, and no time without a bandwidth: only that can be asked for.
         known = one.device.bandwidth or one.has_extras or not isinstance(one.problem, Problem)
         return [] if known else ["unknown, because this GPU's bandwidth is unknown; --device h100 has one"]
     if cost.in_flight is None:
@@ -100,14 +104,14 @@ def predicted_lines(one: Any) -> list[str]:
         f"bound by {cost.bound_by}; {cost.in_flight / 1024:,.0f} KiB in flight per multiprocessor, "
         f"{cost.needed / 1024:,.0f} KiB are needed",
     ]
-    last = cost.rounds - cost.whole_rounds + 1
-    if last < 0.995:
+    last = cost.rounds - cost.whole_rounds + 1  # 1 also for many rounds: the model counts no last one then
+    if last < 0.995:  # else the line would say 100 %
         lines.append(f"the last of {counted(int(cost.whole_rounds), 'round')} of blocks is {100 * last:.0f} % full")
     return lines
 
 
 def why_lines(plan: Plan) -> list[str]:
-    """Return the reason of a plan."""
+    """Return the reason of a plan, and where its numbers come from if it does not say so itself."""
     if "of a copy" not in plan.why or "on an H100" in plan.why:
         return [plan.why]
     return [plan.why, "measured beside each other when this plan was chosen, on an H200; the records are later"]

@@ -8,6 +8,7 @@ Every result of the forward that the backward needs is returned as an output and
 reach x through it, and PyTorch raises an error if a program has changed the saved output in place.
 """
 
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from normlab.host.replay import CachedLaunch
 from normlab.nn import engines, gradients, launched
 from normlab.nn.private import backward_form, direct_apply
-from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape
+from normlab.nn.shapes import How, MemoryEfficient, Owners, Parameter, Saved, Shape, Statistic
 
 Asked: TypeAlias = tuple[Shape, float, bool, MemoryEfficient, Owners]
 """normalized_shape, eps, rms, memory_efficient, and the parameters that the caller gave."""
@@ -39,7 +40,7 @@ class Norm(torch.autograd.Function):
         pointers: list[int],
     ) -> tuple[Tensor, ...]:
         """Return the output; with memory_efficient also invvar and the values kept, because they are saved."""
-        shape, eps, rms, memory_efficient, owners = asked
+        shape, eps, rms, memory_efficient, _ = asked
         if cached is None:
             engine = engines.chosen(x)
             output, mean, invvar = engine.forward(x, shape, weight, bias, eps, rms)
@@ -49,13 +50,8 @@ class Norm(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         columns = values = None
         if memory_efficient == "exact":
-            columns = engine.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
-            if not columns.shape[0]:
-                columns, memory_efficient = None, True  # the two modes are the same where no column is at risk
-            elif 2 * columns.shape[0] > output.numel() // max(1, invvar.numel()):
-                columns, memory_efficient = None, False  # x̂ of so many columns takes as much memory as the input
-            else:
-                values = engine.keep(x, mean, invvar, shape, weight, bias, eps, columns)
+            results = output, mean, invvar
+            memory_efficient, columns, values = what_exact_keeps(engine, x, results, weight, bias, asked)
         ctx.how = engine, How(x.dtype, shape, eps, rms, memory_efficient)
         if not memory_efficient:
             # In another order than below, so that a checkpoint sees other shapes if its second run saves the output.
@@ -87,3 +83,19 @@ class Norm(torch.autograd.Function):
 
 
 apply = direct_apply(Norm)
+
+
+def what_exact_keeps(
+    engine: Any, x: Tensor, results: tuple[Tensor, Statistic, Tensor], weight: Parameter, bias: Parameter, asked: Asked
+) -> tuple[MemoryEfficient, Parameter, Parameter]:
+    """Return what a forward in the mode "exact" keeps: a mode, which may be another one, and a `Kept`'s tensors.
+
+    engine: of `normlab.nn.engines`. results: output, mean and invvar, from the engine's forward.
+    """
+    (output, mean, invvar), (shape, eps, *_, owners) = results, asked
+    columns = engine.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
+    if not columns.shape[0]:
+        return True, None, None  # the two modes are the same where no column is at risk
+    if 2 * columns.shape[0] > prod(shape):
+        return False, None, None  # x̂ of so many columns takes as much memory as the input
+    return "exact", columns, engine.keep(x, mean, invvar, shape, weight, bias, eps, columns)

@@ -17,7 +17,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from normlab.nn.formulas import accumulator, composed_gradients, statistics, to
+from normlab.nn.formulas import accumulator, composed_gradients, present, statistics, to
 from normlab.nn.shapes import Gradients, How, MemoryEfficient, Parameter, Saved, Shape, Statistic
 
 
@@ -69,7 +69,7 @@ def gradients(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
             found = composed_gradients(dy, block, rows)
         if found[0] is not result:
             result.copy_(found[0])
-        for total, part in zip(sums, [part for part in found[1:] if part is not None], strict=True):
+        for total, part in zip(sums, present(found[1:]), strict=True):
             total += part
     each = iter(total.reshape(how.shape) for total in sums)
     return grad_input, None if gamma is None else next(each), None if beta is None else next(each)

@@ -15,6 +15,7 @@ from torch import Tensor
 from normlab.nn.shapes import Parameter, Shape
 
 MODES = (False, True, "exact")
+# PyTorch's errors call dtypes by these names.
 FLOATS = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 NAMES = FLOATS | {
     torch.int8: "Char",
@@ -30,7 +31,6 @@ NAMES = FLOATS | {
 }
 HALVES = (torch.float16, torch.bfloat16)
 MIXED = tuple({torch.float32, half} for half in HALVES)
-
 
 Function = Callable[..., Tensor]
 """The public function that was called: errors tell its name and the positions of its arguments."""
@@ -89,7 +89,8 @@ def check_kinds(function: Function, x: Tensor, weight: Parameter, bias: Paramete
     if dtype not in FLOATS:
         rms = "rms_norm" in function.__name__
         others = [one for one in (weight, bias) if one is not None and one.dtype is not dtype]
-        if not rms and others and not dtype.is_floating_point:  # float8 may have wider parameters
+        # PyTorch names the mix first, except for float8, whose parameters may be wider.
+        if not rms and others and not dtype.is_floating_point:
             raise RuntimeError(f"mixed dtype ({device.type.upper()}): all inputs must share same datatype.")
         kernel = "rms_norm" if rms else "LayerNormKernelImpl"
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{NAMES.get(dtype, dtype)}'")

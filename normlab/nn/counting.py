@@ -25,6 +25,7 @@ from normlab.kernels.exact.choose import launch_choice
 from normlab.kernels.exact.risk import limits
 from normlab.kernels.exact.spread import launch_spread
 from normlab.kernels.exact.survey import Asked, Norms, launch_survey, tabulate
+from normlab.nn.formulas import present
 from normlab.nn.private import version_of
 from normlab.nn.shapes import Owners
 
@@ -53,7 +54,7 @@ class Norm:
     """
 
     def __init__(self, owners: Owners, output_dtype: str, statistics: str, eps: float):
-        given = [one for one in owners if one is not None]
+        given = present(owners)
         self.storages = [weakref.ref(one.untyped_storage()) for one in given]
         self.offsets = [one.storage_offset() for one in given]
         self.counters = [_version_counter(one) for one in given]

@@ -5,11 +5,10 @@ implementation returns the results' shapes without computing, and a registered f
 the shape of the input's leading dimensions.
 
 The number of columns that the exact mode keeps is known only when the graph runs: `exact_norm` has results of a dynamic
-size. torch.compile breaks its graph at such an operator, so there `exact_norm_held` returns a handle instead. The
-handle is a tensor of one element, and the kept columns are an attribute of its storage. They live as long as the graph
-saves the handle for the backward.
+size. torch.compile breaks its graph at such an operator, so there `exact_norm_held` returns a handle instead (`hold`).
 
-An operator's schema has no tuples, so an operator takes each tensor and option as an argument of its own.
+An operator's schema has no tuples, so an operator takes each tensor and option as an argument of its own. Its lists
+have no None, so a backward returns only the gradients of parameters that are given.
 """
 
 from typing import Any
@@ -55,7 +54,7 @@ def layer_norm(
     eps: float,
     memory_efficient: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, mean, invvar)."""
+    """Return (output, mean, invvar). memory_efficient: for the backward, see `_save_layer_norm`."""
     shape = tuple(normalized_shape)
     output, mean, invvar = engines.chosen(x).forward(x, shape, weight, bias, eps, False)
     leading = x.shape[: x.dim() - len(shape)]
@@ -113,22 +112,33 @@ def exact_norm_held(
     own_weight: Tensor | None,
     own_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (output, invvar, handle). The handle's storage has x̂ of the columns at risk as an attribute, a `Kept`."""
+    """Return (output, invvar, handle). The handle holds x̂ of the columns at risk, as a `Kept`."""
     output, invvar, kept = _exact(x, normalized_shape, weight, bias, eps, rms, (own_weight, own_bias))
+    return output, invvar, hold(kept)
+
+
+def hold(kept: Any) -> Tensor:
+    """Return a handle: a tensor of one element, whose storage has `kept` as an attribute.
+
+    `kept` lives as long as the graph saves the handle for the backward.
+    """
     handle: Any = torch.empty(1, device="cpu")  # on the CPU, so that no CUDA graph captures its uses
     handle.untyped_storage().kept = kept
-    return output, invvar, handle
+    return handle
 
 
-def _held(handle: Tensor) -> Kept:
-    """Return the `Kept` that belongs to a handle, or raise RuntimeError if the handle is a copy without one."""
-    kept = getattr(handle.untyped_storage(), "kept", None)
-    if kept is None:
+def held(handle: Tensor, what: str) -> Any:
+    """Return what `hold` has been given for this handle, or raise RuntimeError if the handle is a copy without it.
+
+    what: its name in the error.
+    """
+    try:
+        return handle.untyped_storage().kept  # type: ignore[attr-defined]
+    except AttributeError:
         raise RuntimeError(
             'a compiled norm with memory_efficient="exact" got a copy of its handle in the backward, without the '
-            "columns that it has kept: saved tensors may not be copied or moved; use memory_efficient=False there"
-        )
-    return kept
+            f"{what} that it may have kept: saved tensors may not be copied or moved; use memory_efficient=False there"
+        ) from None
 
 
 @torch.library.custom_op("normlab::norm_backward", mutates_args=())
@@ -171,18 +181,17 @@ def exact_norm_held_backward(
     Raises:
         RuntimeError: the handle is a copy that hooks for saved tensors have made.
     """
-    columns, values = _held(handle)
+    columns, values = held(handle, "columns")
     mode: MemoryEfficient = "exact"
     if not len(columns):
-        columns, values, mode = None, None, True
-    tensors = Saved(saved, invvar, weight, bias, columns, values, None)
+        columns, values, mode = None, None, True  # the two modes are the same where no column is at risk
+    tensors = Saved(saved, invvar, weight, bias, columns, values)
     return _computed(grad_output, tensors, How(input_dtype, tuple(normalized_shape), eps, rms, mode))
 
 
 def _computed(grad_output: Tensor, saved: Saved, how: How) -> list[Tensor]:
     """Return grad_input, then the gradients of weight and bias, without absent ones."""
-    found = engines.chosen(saved.tensor).backward(grad_output, saved, how)
-    return [gradient for gradient in found if gradient is not None]
+    return formulas.present(engines.chosen(saved.tensor).backward(grad_output, saved, how))
 
 
 def _fake(x: Tensor, shape: list[int], weight: Parameter, bias: Parameter) -> tuple[Tensor, Tensor]:
@@ -228,8 +237,7 @@ def _(grad_output, saved, invvar, handle, shape, weight, bias, eps, rms, input_d
 
 
 def _fake_gradients(saved: Tensor, weight: Parameter, bias: Parameter, input_dtype: torch.dtype) -> list[Tensor]:
-    gradients = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
-    return [saved.new_empty(saved.shape, dtype=input_dtype), *gradients]
+    return [saved.new_empty(saved.shape, dtype=input_dtype), *formulas.empty_gradients(weight, bias)]
 
 
 def _save_layer_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -238,10 +246,10 @@ def _save_layer_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     how = How(x.dtype, shape, eps, False, memory_efficient)
     if memory_efficient:  # a second derivative reaches the input through invvar
         ctx.mark_non_differentiable(mean)
-        _save(ctx, Saved(result, invvar, weight, bias, None, None, None), how)
+        _save(ctx, Saved(result, invvar, weight, bias), how)
     else:
         ctx.mark_non_differentiable(mean, invvar)
-        _save(ctx, Saved(x, invvar, weight, bias, None, None, mean), how)
+        _save(ctx, Saved(x, invvar, weight, bias, mean=mean), how)
 
 
 def _save_rms_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -250,13 +258,13 @@ def _save_rms_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     if not memory_efficient:
         ctx.mark_non_differentiable(invvar)
     saved = result if memory_efficient else x
-    _save(ctx, Saved(saved, invvar, weight, None, None, None, None), How(x.dtype, shape, eps, True, memory_efficient))
+    _save(ctx, Saved(saved, invvar, weight, None), How(x.dtype, shape, eps, True, memory_efficient))
 
 
 def _save_exact_norm(ctx: Any, inputs: tuple, output: tuple) -> None:
     x, shape, weight, bias, eps, rms, *_ = inputs
     result, invvar, columns, values = output
-    _save(ctx, Saved(result, invvar, weight, bias, columns, values, None), How(x.dtype, shape, eps, rms, "exact"))
+    _save(ctx, Saved(result, invvar, weight, bias, columns, values), How(x.dtype, shape, eps, rms, "exact"))
 
 
 def _save_exact_norm_held(ctx: Any, inputs: tuple, output: tuple) -> None:
@@ -311,15 +319,16 @@ def _exact_norm_held_backward(ctx: Any, grad_output: Tensor | None, *_: Any) -> 
         )
     (output, invvar, handle, weight, bias), how = ctx.saved_tensors, ctx.how
     if backward_form(grad_output) == "operations":
-        saved = Saved(output, invvar, weight, bias, *_held(handle), None)
-        grad_input, *others = gradients.composed(grad_output, None, None, saved, how)
+        saved = Saved(output, invvar, weight, bias, *held(handle, "columns"))
+        found = gradients.composed(grad_output, None, None, saved, how)
     else:
         dtype, shape, eps, rms, _ = how
-        found = torch.ops.normlab.exact_norm_held_backward(
+        listed = torch.ops.normlab.exact_norm_held_backward(
             grad_output, output, invvar, handle, shape, weight, bias, eps, rms, dtype
         )
-        grad_input, *others = found[0], None if weight is None else found[1], None if bias is None else found[-1]
-    return grad_input, None, *others, *[None] * 4
+        found = formulas.with_absent(listed, weight, bias)
+    grad_input, grad_weight, grad_bias = found
+    return grad_input, None, grad_weight, grad_bias, *[None] * 4
 
 
 layer_norm.register_autograd(_layer_norm_backward, setup_context=_save_layer_norm)

@@ -65,11 +65,17 @@ def autocast(
         x = x.to(dtype)
     elif x.dtype not in (torch.float32, dtype):  # no kernel mixes float16 and bfloat16
         x = x.float()
-    if weight is None and bias is None:
-        if x.dtype != dtype:
-            weight = torch.ones(shape, dtype=dtype, device=x.device)  # ones, so that the output has their dtype
-        return x, weight, bias
-    return x, None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
+    return x, *parameters_in_autocast(x, shape, weight, bias)
+
+
+def parameters_in_autocast(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter) -> tuple[Parameter, Parameter]:
+    """Return the parameters in autocast's dtype, so that the output has it; with a float64 x they stay."""
+    dtype = torch.get_autocast_dtype(x.device.type)
+    if x.dtype is torch.float64:
+        return weight, bias
+    if weight is None and bias is None and x.dtype is not dtype:
+        return torch.ones(shape, dtype=dtype, device=x.device), None
+    return None if weight is None else weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def widened(parameter: Parameter) -> Parameter:

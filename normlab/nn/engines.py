@@ -4,7 +4,7 @@ An engine is a module, `normlab.nn.vectorised` or `normlab.nn.launched`, and bot
 `engine("simulator")`, which is for tests and lessons, the kernels also compute CPU tensors, in the simulator.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -44,6 +44,9 @@ def by_kernels(tensor: Tensor) -> bool:
     return tensor.is_cuda or (_engine.get() == "simulator" and not tensor.is_meta)
 
 
-def chosen(tensor: Tensor) -> ModuleType:
-    """Return the engine for norms over rows of this tensor; `normlab.nn.family.autograd` chooses for the family."""
-    return launched if by_kernels(tensor) else vectorised
+def chooser(kernels: ModuleType, operations: ModuleType) -> Callable[[Tensor], ModuleType]:
+    """Return the function that chooses one of two engines to compute norms of a tensor now."""
+    return lambda tensor: kernels if by_kernels(tensor) else operations
+
+
+chosen = chooser(launched, vectorised)  # for the plain norms over rows

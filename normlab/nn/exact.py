@@ -2,11 +2,11 @@
 
 The columns at risk depend on the parameters, and the parameters change at optimizer steps. So the columns are counted
 once after each step, and the first forward that needs the count waits for it. This file is that rule; the launches
-stand in `normlab.nn.counting`. The forward that waits queues one launch for each kind of norms. The launch lists the
-columns of all norms that were last used on the forward's stream. Every other forward compares a few integers, and
-counts again only if a parameter's version or storage, or the stream, has changed. If a write does not change PyTorch's
-version counter, and no optimizer step follows, the caller has to call `recount`. The counts are an attribute of the
-weight's storage, or of the bias's if there is no weight.
+stand in `normlab.nn.counting`. The forward that waits queues one launch for each kind of norms; those of one kind have
+the same dtypes, eps and parameters. The launch lists the columns of all norms that were last used on the forward's
+stream. Every other forward compares a few integers, and counts again only if a parameter's version or storage, or the
+stream, has changed. If a write does not change PyTorch's version counter, and no optimizer step follows, the caller has
+to call `recount`. The counts are an attribute of the weight's storage, or of the bias's if there is no weight.
 
 While a CUDA graph is captured the host cannot wait. The graph then lists the columns in each replay, into
 `counting.HEADROOM` times as many slots as there were columns at risk when they were last counted. It also counts the
@@ -29,26 +29,23 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab.host.arrays import TorchBackend
 from normlab.nn.counting import ColumnLists, Norm, Survey, listed_in_graph, storages
+from normlab.nn.formulas import present
 from normlab.nn.private import in_a_recomputation, version_of
 from normlab.nn.shapes import Owners
 
 
-class _Steps:
-    """How many steps all optimizers have made; `recount` counts as one, too."""
+class Steps:
+    """How many steps all optimizers have made; each `recount` counts as one."""
 
     count = 0
 
-
-def _after_step(*_: Any) -> None:
-    _Steps.count += 1
-
-
-register_optimizer_step_post_hook(_after_step)
+    @classmethod
+    def add(cls, *_: Any) -> None:
+        """Count one more."""
+        cls.count += 1
 
 
-def steps() -> int:
-    """Return how many steps all optimizers have made; each `recount` counts as one."""
-    return _Steps.count
+register_optimizer_step_post_hook(Steps.add)
 
 
 _known: "weakref.WeakSet[Norm]" = weakref.WeakSet()
@@ -62,7 +59,7 @@ def can_count(output: Tensor, owners: Owners) -> bool:
     The output must be a CUDA tensor, and the parameters contiguous and with version counters, which tensors made in
     inference mode lack.
     """
-    given = [one for one in owners if one is not None]
+    given = present(owners)
     return output.is_cuda and all(one.is_contiguous() and not one.is_inference() for one in given)
 
 
@@ -78,11 +75,11 @@ def columns_at_risk(invvar: Tensor, output_dtype: torch.dtype, eps: float, owner
     if norm is None or torch.cuda.is_current_stream_capturing():
         return listed_in_graph(norm, invvar, owners)
     stream = TorchBackend(norm.device).stream
-    if norm.needs_spread and norm.measured != _Steps.count:  # once after each step, for the next count
+    if norm.needs_spread and norm.measured != Steps.count:  # once after each step, for the next count
         norm.measure(invvar)
-        norm.measured = _Steps.count
-    given = [one for one in owners if one is not None]
-    now = _Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
+        norm.measured = Steps.count
+    given = present(owners)
+    now = Steps.count, stream, *[id(one) for one in given], *map(version_of, given)
     # A checkpoint's second forward takes the first one's columns, so that both save the same tensors.
     changed = now != norm.seen and not (norm.seen and in_a_recomputation())
     if norm.captured or changed:
@@ -102,7 +99,7 @@ def recount(model: torch.nn.Module) -> None:
     Call it after a write that PyTorch's version counters do not show, unless an optimizer's step follows. Such a write
     goes through `.data`, or is made by a collective or by a kernel of your own. Waits for the GPU.
     """
-    _Steps.count += 1
+    Steps.add()
     for name, storage in storages(model):
         for norm in getattr(storage, "normlab_exact", {}).values():
             torch.cuda.synchronize(norm.device)
@@ -122,6 +119,7 @@ def _norm_of(owners: Owners, output_dtype: torch.dtype, statistics: torch.dtype,
     offsets = [None if one is None else one.storage_offset() for one in owners]
     key = *offsets, id(other), first.numel(), first.dtype, output_dtype, eps
     norm = storage.normlab_exact.get(key)
+    # The id of a freed storage may be given to another one, so the bias's storage itself is compared, too.
     if norm is not None and (other is None or norm.storages[-1]() is other):
         return norm
     if torch.cuda.is_current_stream_capturing():
@@ -148,7 +146,7 @@ def _count(wanted: Norm) -> tuple[ColumnLists, int]:
         surveys = _surveys.get((wanted.device, wanted.stream), [])
         if wanted.survey not in surveys or not all(survey.is_current() for survey in surveys):
             surveys = _planned(wanted)
-        queued = {survey: survey(_Steps.count) for survey in surveys}
+        queued = {survey: survey(Steps.count) for survey in surveys}
         own: Any = wanted.survey
         number = wanted.number  # noted here: another thread may plan again during the wait
     surveys[0].stream.synchronize()

@@ -4,13 +4,16 @@ The formulas are the same as in `normlab.stages.recompute` and `normlab.stages.g
 precision: float64 for float64, else float32. Statistics broadcast against the rows.
 """
 
-from typing import NamedTuple, overload
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from normlab.host.exact import Kept
 from normlab.nn.shapes import Gradients, How, Parameter, Saved, Shape, Statistic
+
+GradInput = TypeVar("GradInput", Tensor, Tensor | None)
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -52,6 +55,33 @@ def column(statistic: Tensor | None, like: Tensor, shape: Shape) -> Tensor | Non
     if statistic is None or statistic.dim() == like.dim():
         return statistic
     return statistic.reshape(statistic.shape + (1,) * len(shape))
+
+
+def present(tensors: Iterable[Parameter]) -> list[Tensor]:
+    """Return the tensors that are not None."""
+    return [one for one in tensors if one is not None]
+
+
+def with_absent(found: Sequence[Tensor], weight: Parameter, bias: Parameter) -> Gradients:
+    """Return (grad_input, grad_weight, grad_bias) from those that are `present`; None for an absent parameter's."""
+    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
+
+
+def empty_gradients(weight: Parameter, bias: Parameter) -> list[Tensor]:
+    """Return uninitialised tensors in place of the gradients of the parameters that are given."""
+    return [one.new_empty(one.shape) for one in present((weight, bias))]
+
+
+def in_dtypes(
+    found: tuple[GradInput, Parameter, Parameter], dtype: torch.dtype, weight: Parameter, bias: Parameter
+) -> tuple[GradInput, Parameter, Parameter]:
+    """Return the gradients of x, weight and bias in the dtypes of these; None for an absent parameter's."""
+    grad_input, grad_weight, grad_bias = found
+    return (
+        to(grad_input, dtype),
+        None if weight is None else to(grad_weight, weight.dtype),
+        None if bias is None else to(grad_bias, bias.dtype),
+    )
 
 
 def summed(tensor: Tensor, dims: tuple[int, ...]) -> Tensor:

@@ -29,12 +29,10 @@ from normlab.host.replay import CachedLaunch
 from normlab.nn import autograd, checks, custom, dtypes, engines, formulas, vectorised
 from normlab.nn.dtypes import Rule
 from normlab.nn.overrides import overridden
-from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed, untraced
+from normlab.nn.private import autocasts, differentiated, in_a_graph, left_to_pytorch, transformed, untraced
 from normlab.nn.shapes import MemoryEfficient, Parameter, Shape
 
 NormalizedShape: TypeAlias = int | Sequence[int]
-LEFT_TO_PYTORCH = ("DTensor", "MaskedTensor")
-"""Tensor types whose norms PyTorch computes. They are known by name, because importing them takes up to 0.4 s."""
 
 
 def layer_norm(
@@ -211,10 +209,10 @@ def _computed(
         memory_efficient = False
 
     if not known:
-        if x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH):
+        if left_to_pytorch(x):
             return _by_pytorch(x, shape, weight, bias, eps, rms)
         if torch.jit.is_tracing():  # before the checks of shapes: a trace has tensors as sizes
-            if not x.is_meta and torch.is_autocast_enabled(x.device.type):
+            if autocasts(x):
                 x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
             checks.check_kinds(function, x, weight, bias)
             return _exportable(x, shape, weight, bias, eps, rms)
@@ -222,8 +220,7 @@ def _computed(
         checks.check(function, x, shape, weight, bias, eps)
         if x.is_meta:
             memory_efficient = memory_efficient is not False  # a meta tensor has no values that could be at risk
-        # `any_autocast` takes a tenth of the time of `is_autocast_enabled`, so it is asked first.
-        elif any_autocast() and torch.is_autocast_enabled(x.device.type):
+        if autocasts(x):
             x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
         # A mix of dtypes that the kernels do not have and PyTorch's rms_norm has: compute in the wider dtype.
         if rms and weight is not None and checks.mixed_by_pytorch_alone(x, weight):
@@ -241,15 +238,9 @@ def _computed(
         if cached is not None:
             cached.checked = True
 
-    if _differentiated(x, weight, bias):
+    if differentiated(x, weight, bias):
         return autograd.apply(x, weight, bias, (shape, eps, rms, memory_efficient, owners), cached, pointers)[0]
     return cached(pointers)[0] if cached else engines.chosen(x).forward(x, shape, weight, bias, eps, rms)[0]
-
-
-def _differentiated(x: Tensor, weight: Parameter, bias: Parameter) -> bool:
-    """Return True if autograd must be able to compute gradients of this call."""
-    wanted = x.requires_grad or (weight is not None and weight.requires_grad)
-    return (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled()
 
 
 def _cached_launch(
@@ -260,7 +251,7 @@ def _cached_launch(
     It is called before the arguments other than x are checked: a call that finds a cached launch needs no checks, which
     saves a small call a tenth of its time.
     """
-    if not untraced() or not (x.is_cuda or engines.by_kernels(x)) or any_autocast():
+    if not untraced() or not (x.is_cuda or engines.by_kernels(x)) or autocasts(x):
         return None, []
     key, pointers = norms.forward_signature(x, normalized_shape, weight, bias, eps, rms)
     return replay.find(key), pointers

@@ -41,7 +41,7 @@ def in_graph(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     found = torch.ops.normlab.norm_backward(
         grad_output, tensor, mean, invvar, columns, values, shape, weight, bias, eps, rms, bool(memory_efficient), dtype
     )
-    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
+    return formulas.with_absent(found, weight, bias)
 
 
 def _through_saved(grad_invvar: Tensor | None, grad_values: Tensor | None, saved: Saved, how: How) -> Tensor:

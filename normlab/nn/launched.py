@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normlab import engine
 from normlab.host import norms
-from normlab.host.exact import Kept, find_columns, keep_columns
+from normlab.host.exact import find_columns, keep_columns
 from normlab.nn import exact, vectorised
 from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
@@ -69,9 +69,8 @@ def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     dtype, shape, eps, rms, memory_efficient = how
     if 0 in shape:
         return vectorised.backward(grad_output, saved, how)
-    tensor, invvar, weight, bias, columns, values, mean = saved
-    kept = None if columns is None else Kept(columns, values)
-    options = eps, rms, memory_efficient, kept, dtype
+    tensor, invvar, weight, bias, *_, mean = saved
+    options = eps, rms, memory_efficient, saved.kept, dtype
     call = norms.BackwardCall(grad_output, tensor, mean, invvar, shape, weight, bias, *options)
     if tensor.is_cuda:  # without a context, which takes half a microsecond
         return norms.backward(call)

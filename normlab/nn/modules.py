@@ -16,7 +16,22 @@ from normlab.nn.private import parameter_of
 from normlab.nn.shapes import MemoryEfficient
 
 
-class FusedLayerNorm(torch.nn.LayerNorm):
+class _Fused(torch.nn.Module):
+    """What both norms have beside torch.nn's."""
+
+    memory_efficient: MemoryEfficient
+    dtype_rule: Rule = "apex"
+    """The rule for output dtypes (`normlab.nn.dtypes`). `replace_norms` sets the one that the old norm followed."""
+
+    __prepare_scriptable__ = cannot_be_scripted
+
+    def extra_repr(self) -> str:
+        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
+        mode = f", memory_efficient={self.memory_efficient!r}" if "made_of" in vars(self) else ""
+        return super().extra_repr() + mode
+
+
+class FusedLayerNorm(_Fused, torch.nn.LayerNorm):
     """`normlab.nn.layer_norm` as a module; apex's name, arguments and defaults.
 
     Args:
@@ -24,11 +39,6 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         memory_efficient: which tensors the backward keeps: False, True or "exact", as for `normlab.nn.layer_norm`.
         bias, device, dtype: as for torch.nn.LayerNorm; apex has none of the three.
     """
-
-    dtype_rule: Rule = "apex"
-    """The rule for output dtypes (`normlab.nn.dtypes`). `replace_norms` sets the one that the old norm followed."""
-
-    __prepare_scriptable__ = cannot_be_scripted
 
     def __init__(
         self,
@@ -45,10 +55,6 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         checks.check_mode(memory_efficient)
         self.memory_efficient = memory_efficient
 
-    def extra_repr(self) -> str:
-        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
-        return super().extra_repr() + _mode_of_replaced(self)
-
     def forward(self, input: Tensor) -> Tensor:
         """Return the norm of (*leading, *normalized_shape), of the same shape, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedLayerNorm.forward, input)) is not None:
@@ -59,7 +65,7 @@ class FusedLayerNorm(torch.nn.LayerNorm):
         return functional.norm(function, input, shape, weight, bias, self.eps, options)
 
 
-class FusedRMSNorm(torch.nn.RMSNorm):
+class FusedRMSNorm(_Fused, torch.nn.RMSNorm):
     """`normlab.nn.rms_norm` as a module; apex's name, arguments and defaults. eps=None: as `rms_norm`.
 
     Args:
@@ -67,11 +73,6 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         memory_efficient: which tensors the backward keeps: False, True or "exact", as for `normlab.nn.layer_norm`.
         device, dtype: as for torch.nn.RMSNorm; apex has neither.
     """
-
-    dtype_rule: Rule = "apex"
-    """The rule for output dtypes (`normlab.nn.dtypes`). `replace_norms` sets the one that the old norm followed."""
-
-    __prepare_scriptable__ = cannot_be_scripted
 
     def __init__(
         self,
@@ -87,10 +88,6 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         checks.check_mode(memory_efficient)
         self.memory_efficient = memory_efficient
 
-    def extra_repr(self) -> str:
-        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
-        return super().extra_repr() + _mode_of_replaced(self)
-
     def forward(self, input: Tensor) -> Tensor:
         """Return the norm of (*leading, *normalized_shape), of the same shape, in the dtype of `dtype_rule`."""
         if type(input) is not Tensor and (node := leaf(self, FusedRMSNorm.forward, input)) is not None:
@@ -100,23 +97,8 @@ class FusedRMSNorm(torch.nn.RMSNorm):
         return functional.norm(function, input, shape, weight, None, self.eps, options)
 
 
-class MixedFusedLayerNorm(FusedLayerNorm):
-    """A FusedLayerNorm that always has parameters, whose dtype the output has; apex's name and arguments."""
-
-    def __init__(
-        self,
-        normalized_shape: functional.NormalizedShape,
-        eps: float = 1e-5,
-        *,
-        memory_efficient: MemoryEfficient = False,
-        **kwargs: Any,
-    ) -> None:
-        kwargs = _with_parameters(type(self).__name__, kwargs)
-        super().__init__(normalized_shape, eps, memory_efficient=memory_efficient, **kwargs)
-
-
-class MixedFusedRMSNorm(FusedRMSNorm):
-    """A FusedRMSNorm that always has a weight, whose dtype the output has; apex's name and arguments."""
+class _Mixed(torch.nn.Module):
+    """A norm that always has parameters, with the arguments of apex's."""
 
     def __init__(
         self,
@@ -130,8 +112,12 @@ class MixedFusedRMSNorm(FusedRMSNorm):
         super().__init__(normalized_shape, eps, memory_efficient=memory_efficient, **kwargs)
 
 
-def _mode_of_replaced(module: Any) -> str:
-    return f", memory_efficient={module.memory_efficient!r}" if "made_of" in vars(module) else ""
+class MixedFusedLayerNorm(_Mixed, FusedLayerNorm):
+    """A FusedLayerNorm that always has parameters, whose dtype the output has; apex's name and arguments."""
+
+
+class MixedFusedRMSNorm(_Mixed, FusedRMSNorm):
+    """A FusedRMSNorm that always has a weight, whose dtype the output has; apex's name and arguments."""
 
 
 def _with_parameters(name: str, options: dict[str, Any]) -> dict[str, Any]:

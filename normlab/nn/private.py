@@ -118,6 +118,33 @@ def function_mode_active() -> bool:
     return any(type(_function_mode_at(index)) is not _DeviceContext for index in range(_function_modes()))
 
 
+def autocasts(x: Tensor) -> bool:
+    """Return True if autocast is on for a tensor; a meta tensor has no device that it could be on for."""
+    # `any_autocast` takes a tenth of the time of `is_autocast_enabled`, so it is asked first.
+    return any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
+def differentiated(*tensors: Tensor | None) -> bool:
+    """Return True if autograd must be able to compute gradients for one of the tensors."""
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+
+
+def exporting() -> bool:
+    """Return True while torch.jit.trace or the export to ONNX looks on."""
+    return torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
+
+
+def left_to_pytorch(x: Tensor) -> bool:
+    """Return True for a tensor whose norms PyTorch computes, because it knows the tensor's layout."""
+    # by name, because importing the types takes up to 0.4 s
+    return x.is_nested or (type(x) not in PLAIN and type(x).__name__ in ("DTensor", "MaskedTensor"))
+
+
+def by_operations(x: Tensor) -> bool:
+    """Return True for a call that the norms beside the plain ones leave to PyTorch's operations."""
+    return left_to_pytorch(x) or exporting() or transformed()
+
+
 def transformed() -> bool:
     """Return True inside a transform of torch.func, and in forward mode."""
     return _transforms_active() or _forward_mode()

@@ -56,6 +56,7 @@ class Report(list[tuple[str, type, type]]):
         return before - now
 
     def _kept(self, inputs: Any, named: Any) -> int:
+        """Return the bytes of all storages that a forward of the model saves, except those that exist anyway."""
         model = self._model
         held = [*model.parameters(), *model.buffers(), *_tensors(inputs), *_tensors(named)]
         gpus = list({tensor.device for tensor in held if tensor.is_cuda})
@@ -74,12 +75,13 @@ class Report(list[tuple[str, type, type]]):
             total = sum(size for storage, size in saved.items() if storage not in known)
         del output
         with torch.no_grad():
-            for buffer, value in buffers:
+            for buffer, value in buffers:  # as batch norm's running statistics
                 buffer.copy_(value)
         return total
 
     def __str__(self) -> str:
         """Return the table: a row for each norm, then how many norms were replaced, switched, left and missed."""
+        # Norms over rows have a mode, and a `dtype_rule`; the family's have neither.
         modes = {name: f", {self._mode}" for name, _, new in self if hasattr(new, "dtype_rule")}
         rows = [(name, old, new.__name__ + modes.get(name, "")) for name, old, new in self]
         rows += [(name, kind, f"{self._mode}, was {mode!r}") for name, kind, mode in self.switched]

@@ -22,15 +22,18 @@ MemoryEfficient: TypeAlias = bool | Literal["exact"]
 
 
 class Saved(NamedTuple):
-    """The tensors that a norm saves. tensor: the input or the output. columns, values: of a `Kept`."""
+    """The tensors that a norm saves. tensor: the input or the output. columns, values: of a `Kept`.
+
+    mean: only beside the input, and None for RMSNorm.
+    """
 
     tensor: Tensor
     invvar: Tensor
     weight: Parameter
     bias: Parameter
-    columns: Parameter
-    values: Parameter
-    mean: Statistic
+    columns: Parameter = None
+    values: Parameter = None
+    mean: Statistic = None
 
     @property
     def kept(self) -> Kept | None:

@@ -29,9 +29,9 @@ class Plan(NamedTuple):
     attributes with these meanings, None if it has no such attribute. value: the eps of an old norm without an attribute
     for it. channels: False to normalise over the last dimensions. Otherwise the norm goes over dimension 1, of (N, C,
     *spatial), and the output has this dimension last in memory ("moved") or has the input's layout ("as input").
-    offset: gamma is weight + offset; other than 0 for RMSNorm over the last dimension alone.
-    gate: the old forward's name for its second input, the gate; None if it takes no gate. optional: the old forward
-    takes x alone, too. before: the norm comes before the gate, as `norm_before_gate` says.
+    offset: gamma is weight + offset; other than 0 for RMSNorm over the last dimension alone. gate: the old forward's
+    name for its second input, the gate; None if it takes no gate. optional: the old forward takes its first input
+    alone, too. before: the norm comes before the gate, as `norm_before_gate` says.
     """
 
     own: Any
@@ -56,7 +56,7 @@ class StandIn(torch.nn.Module):
     """The base of the classes that `stand_in` makes."""
 
     made_of: tuple[Any, Plan]
-    """The old class and the plan. The classes have this attribute, and so has each norm that `made` returns."""
+    """The old class and the plan: of a class, and of each norm that `made` returns, whose class may be normlab's."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Return how copies and pickles make the class again: pickle cannot import it, because no module holds it."""
@@ -83,6 +83,7 @@ def stand_in(old: Any, plan: Plan) -> Any:
     """Return the class that replaces the class `old` by this plan."""
     if issubclass(plan.own, old):
         return plan.own
+    # normlab's forward asks for weight, bias and eps: properties stand for attributes that have other names.
     roles = {"weight": plan.weight, "bias": plan.bias, "eps": plan.eps}
     others: dict[str, Any] = {role: _alias(name) for role, name in roles.items() if name is not None and name != role}
     if plan.offset:
@@ -94,29 +95,34 @@ def stand_in(old: Any, plan: Plan) -> Any:
 
 
 def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any:
-    """Return a norm that replaces `old` and shares its parameters, buffers and hooks."""
+    """Return a norm that replaces `old`, shares its parameters, buffers and hooks, and has its other attributes."""
     its_class: Any = type(old)
     kind = stand_in(its_class, plan)
-    new = kind.__new__(kind)
+    new = kind.__new__(kind)  # without a constructor, which would make parameters of its own
     vars(new).update(vars(old))
     for name in ("_parameters", "_buffers", "_modules"):
         vars(new)[name] = copy(vars(old)[name])
     become(new, kind)
     new.made_of = its_class, plan
     if plan.rows:
-        for role in ("weight", "bias"):
-            if not hasattr(new, role):
-                new.register_parameter(role, None)
-        parameter = new.bias if new.weight is None else new.weight
-        settings: dict[str, Any] = {"eps": plan.value, "elementwise_affine": parameter is not None}
-        if parameter is not None:
-            settings["normalized_shape"] = tuple(parameter.shape)
-        for name, value in settings.items():
-            if not hasattr(new, name):
-                setattr(new, name, value)
+        _complete(new, plan)
         # A gated norm always keeps x: where a gate is near 0, its output has lost x̂.
         new.memory_efficient, new.dtype_rule = False if plan.gate else memory_efficient, "input"
     return new
+
+
+def _complete(new: Any, plan: Plan) -> None:
+    """Give a norm over rows what the constructors of normlab's classes set, and the old norm has not."""
+    for role in ("weight", "bias"):
+        if not hasattr(new, role):
+            new.register_parameter(role, None)
+    parameter = new.bias if new.weight is None else new.weight
+    settings: dict[str, Any] = {"eps": plan.value, "elementwise_affine": parameter is not None}
+    if parameter is not None:
+        settings["normalized_shape"] = tuple(parameter.shape)
+    for name, value in settings.items():
+        if not hasattr(new, name):
+            setattr(new, name, value)
 
 
 def become(norm: torch.nn.Module, kind: Any) -> None:
@@ -143,6 +149,7 @@ def has_its_own_forward(norm: torch.nn.Module) -> bool:
 
 
 def _blank(old: Any, plan: Plan) -> StandIn:
+    """Return an empty norm for `__reduce_ex__`, to be filled with a state."""
     kind = stand_in(old, plan)
     return kind.__new__(kind)
 
@@ -164,7 +171,7 @@ def _forward(plan: Plan) -> Callable[..., Tensor]:
         return compute
 
     def forward(self: Any, *given: Tensor, **named: Tensor) -> Tensor:
-        if named:
+        if named:  # append them to `given`, in order: they must be the next keywords that no position has taken
             left = keywords[len(given) :]
             if set(named) != set(left[: len(named)]):
                 raise TypeError(f"forward() takes an input called {' and '.join(keywords)}, got {', '.join(named)}")
@@ -182,6 +189,7 @@ def _forward(plan: Plan) -> Callable[..., Tensor]:
 
 
 def _over_channels(plan: Plan) -> Callable[..., Tensor]:
+    """Return a forward over dimension 1: normlab's forward, over the last dimension of a view."""
     compute, moved = plan.own.forward, plan.channels == "moved"
 
     def forward(self: Any, input: Tensor) -> Tensor:

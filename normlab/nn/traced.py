@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.nn.formulas import accumulator, composed_gradients, normalised_from_input, output_dtype, statistics, to
+from normlab.nn.formulas import (
+    accumulator,
+    composed_gradients,
+    in_dtypes,
+    normalised_from_input,
+    output_dtype,
+    statistics,
+    to,
+)
 from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved, Shape
 
 _wanted = False  # no ContextVar: Dynamo of PyTorch 2.13 cannot read one
@@ -98,10 +106,7 @@ class FromOutput(torch.autograd.Function):
         """Return the gradients of x, weight and bias."""
         output, invvar, weight, bias = ctx.saved_tensors
         gamma = None if weight is None else to(weight, invvar.dtype) + ctx.offset
-        saved = Saved(output, invvar, gamma, to(bias, invvar.dtype), None, None, None)
-        grad_input, grad_weight, grad_bias = composed_gradients(grad_output, saved, ctx.how)
-        affine = (
-            None if weight is None or grad_weight is None else to(grad_weight, weight.dtype),
-            None if bias is None or grad_bias is None else to(grad_bias, bias.dtype),
-        )
-        return to(grad_input, ctx.how.dtype), None, *affine, *[None] * 3
+        saved = Saved(output, invvar, gamma, to(bias, invvar.dtype))
+        found = composed_gradients(grad_output, saved, ctx.how)
+        grad_input, *affine = in_dtypes(found, ctx.how.dtype, weight, bias)
+        return grad_input, None, *affine, *[None] * 3

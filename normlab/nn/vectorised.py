@@ -13,7 +13,15 @@ from torch import Tensor
 from normlab.kernels.exact.risk import RATIO
 from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.nn import blocks
-from normlab.nn.formulas import accumulator, composed_gradients, normalised_from_input, output_dtype, statistics, to
+from normlab.nn.formulas import (
+    accumulator,
+    composed_gradients,
+    in_dtypes,
+    normalised_from_input,
+    output_dtype,
+    statistics,
+    to,
+)
 from normlab.nn.private import backward_form, in_a_graph
 from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
@@ -105,9 +113,4 @@ def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
         found = blocks.fused(grad_output, tensor, mean, invvar, how.shape, wide.weight, wide.bias)
     else:
         found = blocks.gradients(grad_output, wide, how)
-    grad_input, grad_weight, grad_bias = found
-    return (
-        to(grad_input, how.dtype),
-        None if weight is None else to(grad_weight, weight.dtype),
-        None if bias is None else to(grad_bias, bias.dtype),
-    )
+    return in_dtypes(found, how.dtype, weight, bias)

@@ -162,5 +162,5 @@ def _rows(new_residual: np.ndarray, weight: ArrayLike | None, bias: ArrayLike | 
 
 def _saved(memory_efficient: bool, errors: NormResult | None) -> Saved:
     if errors is None:
-        return Saved(memory_efficient, None, None, None, None)
-    return Saved(memory_efficient, errors.mean, errors.invvar, errors.output if memory_efficient else None, None)
+        return Saved(memory_efficient)
+    return Saved(memory_efficient, errors.mean, errors.invvar, errors.output if memory_efficient else None)

@@ -40,10 +40,10 @@ class Saved(NamedTuple):
     """The forward's saved results, and bounds on their errors; None: the exact values, rounded to storage."""
 
     memory_efficient: bool
-    mean_error: ArrayLike | None
-    invvar_error: ArrayLike | None
-    output_error: ArrayLike | None
-    kept: ArrayLike | None
+    mean_error: ArrayLike | None = None
+    invvar_error: ArrayLike | None = None
+    output_error: ArrayLike | None = None
+    kept: ArrayLike | None = None
 
 
 def layer_norm_backward_bound(

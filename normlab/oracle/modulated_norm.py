@@ -4,7 +4,7 @@ Each sample is a LayerNorm of its own, with gamma = 1 + scale, rounded to the ac
 values and bounds are those of `values`, `forward_bounds` and `backward_bounds`, sample by sample.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -33,32 +33,25 @@ def modulated_layer_norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, ep
     >>> modulated_layer_norm(np.array([[[1.0, 3.0]]]), np.ones((1, 2)), np.zeros((1, 2)), 0.0).output.tolist()
     [[[-2.0, 2.0]]]
     """
-    results = [
-        layer_norm(sample, x.shape[-1], gamma(sample_scale, 1.0), sample_shift, eps)
-        for sample, sample_scale, sample_shift in zip(x, scale, shift, strict=True)
-    ]
-    output, mean, invvar = (np.stack([getattr(one, name) for one in results]) for name in NormResult._fields)
-    return NormResult(output, mean, invvar)
+    samples, n = zip(x, scale, shift, strict=True), x.shape[-1]
+    results = (layer_norm(one, n, gamma(own_scale, 1.0), own_shift, eps) for one, own_scale, own_shift in samples)
+    return NormResult(*_stacked(results))
 
 
 def modulated_layer_norm_bound(
     x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float, arithmetic: Arithmetic
 ) -> NormResult:
     """Return elementwise absolute bounds on |kernel - modulated_layer_norm(x, …)|, shaped like its result."""
-    bounds = [forward_bound(rows, arithmetic, centred=True) for rows in _samples(x, scale, shift, eps)]
-    output, mean, invvar = (np.stack([getattr(one, name) for one in bounds]) for name in NormResult._fields)
-    return NormResult(output, mean, invvar)
+    samples = _samples(x, scale, shift, eps)
+    return NormResult(*_stacked(forward_bound(rows, arithmetic, centred=True) for rows in samples))
 
 
 def modulated_layer_norm_backward(
     grad_output: ArrayLike, x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float
 ) -> ModulatedGradients:
     """Return the gradients of sum(grad_output · modulated_layer_norm(x, scale, shift))."""
-    found = [
-        backward(dy, rows, centred=True)
-        for dy, rows in zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)
-    ]
-    return ModulatedGradients(*(np.stack(one) for one in zip(*found, strict=True)))
+    samples = zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)
+    return ModulatedGradients(*_stacked(backward(dy, rows, centred=True) for dy, rows in samples))
 
 
 def modulated_layer_norm_backward_bound(
@@ -78,11 +71,16 @@ def modulated_layer_norm_backward_bound(
     """
     found = []
     for sample, (dy, rows) in enumerate(zip(np.asarray(grad_output), _samples(x, scale, shift, eps), strict=True)):
-        mean, invvar = None, None
+        saved = Saved(memory_efficient=False)
         if errors is not None and errors.mean is not None:
-            mean, invvar = errors.mean[sample], errors.invvar[sample]
-        found.append(backward_bound(dy, rows, arithmetic, Saved(False, mean, invvar, None, None), centred=True))
-    return ModulatedGradients(*(np.stack(one) for one in zip(*found, strict=True)))
+            saved = Saved(False, errors.mean[sample], errors.invvar[sample])
+        found.append(backward_bound(dy, rows, arithmetic, saved, centred=True))
+    return ModulatedGradients(*_stacked(found))
+
+
+def _stacked(results: Iterable[tuple]) -> Iterator[np.ndarray]:
+    """Yield each field of the samples' results for all samples, which become its first dimension."""
+    return (np.stack(field) for field in zip(*results, strict=True))
 
 
 def _samples(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, eps: float) -> Iterator[Rows]:

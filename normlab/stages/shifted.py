@@ -10,9 +10,10 @@ vector of columns then lies in two vectors of memory. The thread loads both and 
 
 The neighbour's second vector is the thread's first: it comes from memory once, and from L1 again.
 
-The output is written where it lies in memory: a thread keeps the first of its two vectors as it was loaded, normalises
-that, and stores it as a whole. Only at the two ends of a row, in vectors that hold elements of its neighbours, too, it
-stores smaller pieces (`stages.row_ends`).
+The output is written as it lies in memory ("lying" below): a thread keeps the first of its two vectors as it was
+loaded, normalises that, and stores it as a whole. If the output's rows begin elsewhere in a vector than x's, the thread
+loads x again. Only at the two ends of a row, in vectors that hold elements of its neighbours, too, it stores smaller
+pieces (`stages.row_ends`).
 
 A vector of the output needs gamma and beta from as many columns before its own as the row's place in memory says. All
 rows of a block begin at the same place in a vector, so the block shifts the parameters once, on their way to shared
@@ -50,9 +51,10 @@ WORD_BYTES = 4
 class ShiftedMap(NamedTuple):
     """How rows that may begin anywhere are dealt to threads.
 
-    thread_map: of a row; it has columns for all vectors of memory that a row may touch. inner: vectors per thread that
-    lie inside the row for every thread, parameters included, except the row's first. input_bytes, parameter_bytes: per
-    element of x, and of weight, bias and output. alike: True if the rows of x and of the output begin alike.
+    thread_map: of a row; it has columns for all vectors of memory that a row may touch. inner: a thread's first `inner`
+    vectors lie inside the row for every thread, parameters included, except the row's first vector. They need no
+    conditions. input_bytes, parameter_bytes: per element of x, and of weight, bias and output. alike: True if the rows
+    of x and of the output begin at the same element of a vector.
     """
 
     thread_map: ThreadMap
@@ -98,11 +100,11 @@ def shifted_row_loader(shifted: ShiftedMap) -> Any:
     """Return the device function `load_row(values, words, x, row, first)`.
 
     values: as of `vector.row_loader`, zeros past the row's end. words: local, int32; it gets the vectors of memory in
-    which the thread's vectors begin, as they lie there.
+    which the thread's vectors begin, as they lie there. first: the thread's first column.
     """
     vectors, width, span, _ = shifted.thread_map.loop
     count, inner = shifted.input_words, shifted.inner
-    both = 2 * count
+    both = 2 * count  # words of the two vectors of memory that a vector of columns lies in
     fill_past_end = past_end_filler(shifted)
 
     @cuda.jit(device=True)
@@ -114,7 +116,8 @@ def shifted_row_loader(shifted: ShiftedMap) -> Any:
         begin = at - shift  # of the first vector of memory
         left = int32(n2 - first)
         # A vector of memory that does not lie in the matrix as a whole is not read. Only in the matrix's last row can
-        # one that has elements of the row reach past the end.
+        # one that has elements of the row reach past the end. `here`: vectors that start fewer elements after `begin`
+        # are read. They hold elements of the row, and in the last row they also end in it.
         last = row == x.shape[0] - 1
         here = left + shift - (width - 1 if last else 0)
         for v in range(vectors):
@@ -140,10 +143,11 @@ def shifted_row_loader(shifted: ShiftedMap) -> Any:
 def parameter_stager(shifted: ShiftedMap, rows: int) -> Any:
     """Return the device function `stage(weight, bias, output, row)`, for blocks of so many rows that begin alike.
 
-    It copies the parameters to dynamic shared memory, shifted as the output's row `row` is, with zeros beside them. A
-    barrier of the block must follow before a thread reads them.
+    It copies the parameters to dynamic shared memory, weight before bias, shifted as the output's row `row` is, with
+    zeros beside them. A barrier of the block must follow before a thread reads them.
     """
     thread_map, width = shifted.thread_map, shifted.thread_map.width
+    # together: elements that the block copies at a time, one per thread
     columns, bits, together = thread_map.columns, BITS[shifted.parameter_bytes], thread_map.threads * rows
     turns, whole = -(-columns // together), columns % together == 0
 
@@ -172,7 +176,7 @@ def lying_loader(shifted: ShiftedMap) -> Any:
     """Return the device function `load_lying(values, v, words, x, begin, ends)`: vector v of x, as the output lies.
 
     begin: the index of its first element in the matrix. words: as `load_row` has left them. ends: is the row the
-    matrix's first or last? Elements outside of the row are of no meaning.
+    matrix's first or last? What the vector gets for elements of other rows is not used.
     """
     width, count, inner, alike = shifted.thread_map.width, shifted.input_words, shifted.inner, shifted.alike
     both = 2 * count
@@ -231,8 +235,10 @@ def lying_storer(shifted: ShiftedMap, v: int) -> Any:
 def vector_writer(shifted: ShiftedMap, dtype: Any, v: int) -> Any:
     """Return the device function `write(values, words, x, output, index, weight, bias, center, scale)`.
 
-    It writes a thread's vector v of the output, and those before it. index: (the index in the matrix of the first
-    vector's first element, the row's columns before it, is the row the matrix's first or last?).
+    It writes a thread's vector v of the output, and those before it by calling the function for v - 1: so v is a
+    constant in each, and the conditions at a row's ends stand only where they are needed. index: (the index in the
+    matrix of the first vector's first element, the thread's first column, the first vector's column, is the row the
+    matrix's first or last?).
     """
     thread_map, width = shifted.thread_map, shifted.thread_map.width
     offset, columns, bits = v * thread_map.span, thread_map.columns, BITS[shifted.parameter_bytes]

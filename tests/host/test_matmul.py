@@ -8,7 +8,7 @@ import torch
 
 from normlab import engine, oracle, sgemm
 from normlab.engine import gpu_available
-from normlab.host import arrays, matmul
+from normlab.host import arrays, checks, matmul
 from normlab.kernels import BEST, LADDERS
 
 rng = np.random.default_rng(5)
@@ -185,6 +185,7 @@ def test_an_unknown_step_is_named_with_those_there_are():
 
 
 def test_a_long_simulation_is_announced(monkeypatch):
-    monkeypatch.setattr(matmul, "PATIENCE", 0.0)
-    with engine.using("simulator"), pytest.warns(UserWarning, match="for step 'naive' on 2 x 4 x 3; smaller"):
+    monkeypatch.setattr(checks, "PATIENCE", 0.0)
+    with engine.using("simulator"), pytest.warns(UserWarning, match="for step 'naive' on 2 x 4 x 3; smaller") as found:
         sgemm(A, B, step="naive")
+    assert found[0].filename == __file__, "it names the line of the caller"

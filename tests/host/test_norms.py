@@ -10,7 +10,7 @@ from draws import DTYPES
 
 from normlab import layer_norm_backward, layer_norm_forward, oracle, rms_norm_backward, rms_norm_forward
 from normlab.engine import gpu_available
-from normlab.host import checks, norms
+from normlab.host import checks
 from normlab.host.exact import keep_columns
 from normlab.kernels import BEST
 
@@ -367,7 +367,7 @@ def test_backward_names_what_was_given_and_what_is_needed(change, kind, text):
 
 @pytest.mark.skipif(gpu_available(), reason="with a GPU nothing is simulated")
 def test_a_long_simulation_is_announced(monkeypatch):
-    monkeypatch.setattr(norms, "PATIENCE", 1e-4)
+    monkeypatch.setattr(checks, "PATIENCE", 1e-4)
     for step, faster in ((BEST["forward"], ""), ("thread_per_row", "step='block_tree' takes about 0 s, ")):
         text = f"about 0 s for step '{step}' on 2 x 512 elements; {faster}fewer rows"
         with pytest.warns(UserWarning, match=text) as found:

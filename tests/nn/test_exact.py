@@ -209,9 +209,9 @@ def test_a_step_s_hook_does_nothing_but_count_it(gpu):
     norm = norm_of()
     is_exact(norm)
     launches = len(gpu.calls)
-    before = exact._Steps.count
+    before = exact.Steps.count
     hidden_step(norm)
-    assert (exact._Steps.count, len(gpu.calls)) == (before + 1, launches)
+    assert (exact.Steps.count, len(gpu.calls)) == (before + 1, launches)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])

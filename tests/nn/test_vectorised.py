@@ -93,7 +93,7 @@ def test_beside_the_results_there_is_room_for_less_than_2_activations(mean, rms,
     with torch.no_grad(), Living(x) as forward:
         output, mean_of_rows, invvar = vectorised.forward(x, (128,), weight, bias, 1e-5, rms)
     tensor, statistics = (output, None) if memory_efficient else (x, mean_of_rows)
-    saved = Saved(tensor, invvar, weight, bias, None, None, statistics)
+    saved = Saved(tensor, invvar, weight, bias, mean=statistics)
     with torch.no_grad(), Living(dy, tensor) as backward:
         gradients = vectorised.backward(dy, saved, How(dtype, (128,), 1e-5, rms, memory_efficient))
     assert gradients[0].shape == x.shape

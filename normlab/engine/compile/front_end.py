@@ -17,6 +17,7 @@ from normlab.engine.compile.offline import compiling
 from normlab.engine.compile.sentences import Site, plain, sentence
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
+# Folders of libraries: a place in them is not where a user's kernel is wrong.
 LIBRARIES = (str(Path(__file__).parents[2]), *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
@@ -59,13 +60,13 @@ def _refused(error: Exception, function: FunctionType) -> Refusal:
     """Return a sentence for Numba's error, and the place at which Numba stopped."""
     code = function.__code__
     file, line = _place(error, code.co_filename)
-    # The innermost `def` around a lambda is not what Numba compiles.
+    # A lambda has no `def`, and the one around it is not what Numba compiles.
     tree = None if code.co_name == "<lambda>" else _function_at(file, line or code.co_firstlineno)
     if tree is not None and line is not None and line <= tree.lineno:
         line = None  # the function as a whole
     text, line = sentence(error, Site(tree, line))
     if line is None:
-        line = code.co_firstlineno
+        line = code.co_firstlineno  # the error names none
     elif found := re.search(r"Cannot unify .* for '([A-Za-z_]\w*)[.\w]*'", plain(error)):
         line = _last_assignment(tree, found[1], line)  # Numba names the line at which two branches join
     return Refusal(text, line, file, plain(error))

@@ -20,7 +20,7 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Scratch, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Scratch, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.split import (
     AT_ONCE,
@@ -202,8 +202,8 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
 
 def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
     """Return the plan."""
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     n1, n2 = problem.shape
     width = widest(n2, *problem.matrices, problem.weight, problem.bias, *problem.gradients)
     dtype, kept = accumulator(problem.invvar), problem.invvar.dtype

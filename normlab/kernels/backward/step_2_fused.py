@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from normlab.engine import accumulator, cast, cuda, load, store, store_vector_from
 from normlab.kernels.backward import final_sums, step_1_apex
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work, longest, row_chains_of
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep, simulated_by_vectors
 from normlab.stages.block import block_sums
@@ -42,7 +42,7 @@ def thread_map_for(n2: int, width: int) -> ThreadMap | None:
 
 def thread_map_of(problem: BackwardProblem) -> ThreadMap | None:
     """Return the thread map of a problem's rows; None if this step's kernel does not do the problem."""
-    if problem.invvar.dtype.itemsize != 4:
+    if problem.in_float64:
         return None
     n2 = problem.saved.shape[1]
     return thread_map_for(n2, widest(n2, *problem.matrices, problem.weight, problem.bias))
@@ -209,8 +209,8 @@ def sums_writer(thread_map: ThreadMap):
 
 def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
     """Return the plan, if the registers of a block hold a row and its two sums."""
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     n1, n2 = problem.shape
     thread_map = thread_map_of(problem)
     if thread_map is None:
@@ -227,11 +227,6 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
         scratch=final_sums.partial_sums_for(problem, blocks),
         values=final_sums.absent_partial_sums(problem),
     )
-
-
-def row_chains_of(thread_map: ThreadMap) -> Chains:
-    """Return the chains along a row: a thread's elements, then five levels over the lanes, then the row's warps."""
-    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
 
 
 def column_chains_of(n1: int, blocks: int) -> Chains:

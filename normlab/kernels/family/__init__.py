@@ -16,11 +16,10 @@ from normlab.kernels.family.fused import FusedPlan, launch_backward, launch_forw
 from normlab.kernels.family.merge import launch_moments, launch_sums, merges
 from normlab.kernels.family.operands import Gradients, Outputs
 from normlab.kernels.family.planes import Planes
-from normlab.kernels.family.rows import chains as row_chains
 from normlab.kernels.family.rows import launch_rows, thread_map_for
 from normlab.kernels.family.running import launch_update, launch_use
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.plan import Chains, Device, longest
+from normlab.kernels.plan import Chains, Device, longest, row_chains_of
 
 __all__ = [
     "Columns",
@@ -130,4 +129,4 @@ def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     thread_map, fused = thread_map_for(walked.sets, walked.width), plan_of(walked)
     if fused is not None:
         return fused.chains, fused.chains
-    return over_set if thread_map is None else longest(over_set, row_chains(thread_map)), over_channel
+    return over_set if thread_map is None else longest(over_set, row_chains_of(thread_map)), over_channel

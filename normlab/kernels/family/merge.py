@@ -1,7 +1,8 @@
 """Merge the pieces of each set: the second kernel of each pass, the same for all norms and for planes and columns.
 
 A set is the values that share a mean and a variance; a piece is a part of them whose moments or sums the first kernel
-has written (`sets`).
+has written. Pieces lie in memory as (batches, outer, sets, inner), as `sets.Pieces` says: set s of batch b has those at
+[b, :, s, :]. Sets are numbered through all batches.
 
 Idea: each set has a lane group: a few lanes, a warp or a whole block, with one lane per piece up to MAX_LANES. Each
 lane merges its pieces, then the group merges its lanes: moments by Chan's formula, sums by addition. The order depends
@@ -32,7 +33,7 @@ MAX_LANES = 1024  # per group; one lane per piece up to it, because a second loa
 @cache
 def set_merger(dtype, lanes):
     """Return the device function `merge_set` for lane groups of `lanes` lanes, a power of two."""
-    threads, warps, shift = threads_for(lanes), max(1, lanes // 32), lanes.bit_length() - 1
+    threads, warps, shift = threads_for(lanes), max(1, lanes // 32), lanes.bit_length() - 1  # 2**shift lanes
     group_moments = lane_group_moments(levels_for(lanes))
 
     @cuda.jit(device=True)
@@ -55,6 +56,7 @@ def set_merger(dtype, lanes):
 
         # Merge: each lane its own pieces in turn, then the lanes of a group within a warp, then the warps of a block.
         while live and item < outer * inner:
+            # (batch, item // inner, index % sets, item % inner) in the pieces' four dimensions
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
             center, m2, count = chan_merge(
                 center, m2, count, load(pieces, (0, at)), load(pieces, (1, at)), load(pieces, (2, at))
@@ -136,7 +138,7 @@ def build_sums(dtype, lanes):
         # Add up: each lane its own pieces in turn, then the lanes of a group within a warp, then the warps of a block.
         while live and item < outer * inner:
             at = ((batch * outer + item // inner) * sets + index % sets) * inner + item % inner
-            # `inner` pieces of a set are `slices` pieces for each of its channels
+            # gamma of the piece's channel: `inner` pieces of a set are `slices` pieces for each of its channels
             gamma = element(weight, (index % sets) * (inner // slices) + item % inner // slices)
             sum_first += affine(load(pieces, (0, at)), gamma, None)
             sum_second += affine(load(pieces, (1, at)), gamma, None)
@@ -167,9 +169,8 @@ def launch_moments(launch, pieces, shape: Pieces, eps, mean, variance, invvar):
     pieces: (3, shape.size): means, sums of squared deviations, counts. eps: a NumPy scalar. mean, invvar, and variance
     (unbiased; or None): (sets,), accumulator dtype.
     """
-    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
     kernel = build_moments(accumulator(mean), lanes_for(shape))
-    launch(kernel, *_blocks(shape), pieces, *view, eps, mean, variance, invvar)
+    launch(kernel, *_blocks(shape), pieces, *_view(shape), eps, mean, variance, invvar)
 
 
 def launch_message(launch, pieces, shape: Pieces, message):
@@ -178,9 +179,8 @@ def launch_message(launch, pieces, shape: Pieces, message):
     pieces: as for `launch_moments`. message: (1 + 2 sets,), as `normlab.kernels.ranks` describes it.
     """
     total = np.int64(shape.batches * shape.sets)
-    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner))
     kernel = build_message(accumulator(message), lanes_for(shape))
-    launch(kernel, *_blocks(shape), pieces, *view, total, message)
+    launch(kernel, *_blocks(shape), pieces, *_view(shape), total, message)
 
 
 def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, second, totals=None):
@@ -191,10 +191,15 @@ def launch_sums(launch, pieces, shape: Pieces, weight, divisor: int, first, seco
     get the sums without weight and divisor. With totals the weight is therefore applied after the addition.
     """
     count = np.int64(shape.batches * shape.sets)
-    view = (np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner), np.int64(shape.slices))
+    view = *_view(shape), np.int64(shape.slices)
     weights, totals = ((weight, None), (None, None)) if totals is None else ((None, weight), totals)
     kernel, scalar = build_sums(accumulator(pieces), lanes_for(shape)), pieces.dtype.type(divisor)
     launch(kernel, *_blocks(shape), pieces, count, *view, *weights, scalar, first, second, *totals)
+
+
+def _view(shape: Pieces) -> tuple:
+    """Return outer, sets and inner as kernels take them."""
+    return np.int64(shape.outer), np.int64(shape.sets), np.int64(shape.inner)
 
 
 def lanes_for(shape: Pieces) -> int:

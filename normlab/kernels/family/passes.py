@@ -15,7 +15,7 @@ from normlab.engine import DeviceArray
 from normlab.kernels.family import BACKWARD_WAYS, FORWARD_WAYS, Gradients, Outputs, chains, walk
 from normlab.kernels.family.sets import sets_of
 from normlab.kernels.plan import Device, Plan, Refusal, Scratch, View, Work
-from normlab.kernels.problem import DTYPES, at_least_one, one_of
+from normlab.kernels.problem import DTYPES, at_least_one, check_alignment, one_of
 from normlab.kernels.step import Rung
 
 NORMS = "batch", "instance", "group"
@@ -56,9 +56,7 @@ class ImageProblem:
         at_least_one("groups", self.groups)
         if self.shape[1] % self.groups:
             raise ValueError(f"groups must divide the {self.shape[1]} channels, got {self.groups}")
-        size = DTYPES[self.dtype].itemsize
-        if self.alignment < size or self.alignment & (self.alignment - 1):
-            raise ValueError(f"alignment must be a power of two and at least {size} bytes, got {self.alignment}")
+        check_alignment(self.alignment, DTYPES[self.dtype].itemsize)
 
 
 class Recording:

@@ -44,7 +44,8 @@ APPLIED_OF_TWO = 16  # and backward, of each of the two arrays
 class PlaneMap(NamedTuple):
     """The thread map of a plane: `lanes` threads, a power of two, take `turns` vectors each from `planes` planes.
 
-    A plane has `slices` slices of `length` vectors; the last slice may be shorter.
+    A plane has `slices` slices of `length` vectors; the last slice may be shorter. Kernels number a thread's vectors by
+    u < `units`: the vector of turn u % `turns` in plane u // `turns`.
     """
 
     lanes: int
@@ -61,7 +62,7 @@ class PlaneMap(NamedTuple):
 
 def map_planes(sets: Sets, vectors: int, most_lanes: int, most_units: int) -> PlaneMap:
     """Return the map for planes of `vectors` vectors, with at most `most_lanes` threads of `most_units` vectors."""
-    slices = -(-vectors // (most_lanes * most_units))
+    slices = -(-vectors // (most_lanes * most_units))  # as few as possible, and all about as long
     length = -(-vectors // slices)
     lanes = min(most_lanes, 1 << (length - 1).bit_length())
     turns = -(-length // lanes)
@@ -71,7 +72,11 @@ def map_planes(sets: Sets, vectors: int, most_lanes: int, most_units: int) -> Pl
 
 
 class Planes:
-    """The kernels of one view of x; `arrays` are all that are read or written along a run."""
+    """The kernels of one view of x, as `family` launches them; `arrays` are all that are read or written along a run.
+
+    finding: the thread map of the kernels that find the pieces' moments or sums. forward, backward: those of the last
+    kernels, which compute the elements.
+    """
 
     def __init__(self, sets: Sets, *arrays):
         self.sets = sets
@@ -120,8 +125,8 @@ class Planes:
         """Return grid and block. Blocks go through memory in order: slices, then channels, then planes."""
         batches, outer, *_ = self.sets
         lanes = plane_map.lanes
-        bundles = -(-self.sets.parameters // (threads // lanes))
-        return batches * -(-outer // plane_map.planes) * bundles * plane_map.slices, (lanes, threads // lanes)
+        across = -(-self.sets.parameters // (threads // lanes))  # blocks that cover all channels
+        return batches * -(-outer // plane_map.planes) * across * plane_map.slices, (lanes, threads // lanes)
 
     @property
     def _view(self) -> tuple:
@@ -131,8 +136,8 @@ class Planes:
 class Share(NamedTuple):
     """What a lane group works on: a slice of a channel's planes `plane` to `plane_end` - 1, none without a channel.
 
-    bundle: the number of these planes' bundle, `PlaneMap.planes` of them. number: of the slice. start: the thread's
-    first vector. end: the vector after the group's last.
+    bundle: the number of these planes, which are a bundle of `PlaneMap.planes`. number: of the slice. start: the
+    thread's first vector in a plane. end: the vector after the group's last.
     """
 
     bundle: Any
@@ -170,8 +175,7 @@ def finder(width, plane_map, groups):
 @cache
 def build_moments(dtype, width, plane_map):
     """Return the kernel `family_plane_moments`. Block (lanes, THREADS / lanes), one piece per lane group."""
-    lanes, turns, _, length, slices = plane_map
-    units = plane_map.units
+    (lanes, turns, _, length, slices), units = plane_map, plane_map.units
     elements, group_sum = units * width, lane_group_sum((lanes - 1).bit_length())
     find = finder(width, plane_map, THREADS // lanes)
 
@@ -188,7 +192,8 @@ def build_moments(dtype, width, plane_map):
             else:
                 for k in range(width):
                     values[u * width + k] = cast(0, pieces)
-        # First pass, over registers: the piece's mean. Absent values are 0 and not counted.
+        # First pass, over registers: the piece's mean. Absent values are 0 and not counted. max: a spare group has no
+        # plane, and would divide by 0.
         total = cast(0, pieces)
         for k in range(elements):
             total += values[k]
@@ -214,8 +219,7 @@ def build_moments(dtype, width, plane_map):
 @cache
 def build_sums(dtype, width, plane_map, once):
     """Return the kernel `family_plane_sums`, for the sums of dy and dy x̂; it loads `once` vectors at a time."""
-    lanes, turns, _, _, slices = plane_map
-    units = plane_map.units
+    (lanes, turns, _, _, slices), units = plane_map, plane_map.units
     once = min(once, units)
     elements, group_sum = once * width, lane_group_sum((lanes - 1).bit_length())
     find = finder(width, plane_map, THREADS // lanes)
@@ -266,8 +270,7 @@ def build_output(dtype, width, plane_map):
 
     Block (lanes, APPLY_THREADS / lanes). The first block takes the end of memory, which L2 still holds.
     """
-    lanes, turns = plane_map.lanes, plane_map.turns
-    units = plane_map.units
+    lanes, turns, units = plane_map.lanes, plane_map.turns, plane_map.units
     elements = units * width
     find = finder(width, plane_map, APPLY_THREADS // lanes)
 
@@ -303,10 +306,9 @@ def build_output(dtype, width, plane_map):
 def build_gradient(dtype, width, plane_map):
     """Return the kernel `family_plane_gradient`: grad_input = (g - mean(g) - x̂ mean(g x̂)) invvar, g = dy gamma.
 
-    Its blocks are those of `build_output`.
+    Its blocks are those of `build_output`. mean_g, mean_gx: None where the statistics do not depend on x.
     """
-    lanes, turns = plane_map.lanes, plane_map.turns
-    units = plane_map.units
+    lanes, turns, units = plane_map.lanes, plane_map.turns, plane_map.units
     elements = units * width
     find = finder(width, plane_map, APPLY_THREADS // lanes)
 

@@ -15,7 +15,7 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, float32, store, store_vector_from
 from normlab.kernels.family.operands import Outputs
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.plan import Chains, reshaped
+from normlab.kernels.plan import reshaped
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
@@ -116,8 +116,3 @@ def launch_rows(launch, one: Outputs) -> bool:
     given, results = (x, one.weight, one.bias, one.eps, *view), (one.mean, one.invvar, output)
     launch(kernel, grid, (thread_map.threads, rows), *given, *results)
     return True
-
-
-def chains(thread_map: ThreadMap) -> Chains:
-    """Return the longest chain of additions over a set."""
-    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())

@@ -30,7 +30,7 @@ from normlab.engine import (
     wait_copies,
 )
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, tile_for
 from normlab.kernels.words import counted
@@ -268,8 +268,8 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> TileLayout | None
 
 def layout_of(problem: ForwardProblem) -> TileLayout | Refusal:
     """Return the layout as if the rows were many, if they are short and asynchronous copies can bring them."""
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     extras = problem.residual, problem.gate, problem.row_map
     if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
         return Refusal("it does the plain norm")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
-from normlab.kernels.plan import Device, Plan, Refusal, Scratch, Work
+from normlab.kernels.plan import FLOAT32_ALONE, Device, Plan, Refusal, Scratch, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.split import (
     AT_ONCE,
@@ -46,13 +46,13 @@ OUTPUT = "x", "weight", "bias", "mean", "invvar", "output"
 
 @cache
 def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
-    """Return the kernel `forward_split_pieces`. Grid (pieces, rows), block THREADS."""
-    span, elements = THREADS * width, VECTORS * width
+    """Return the kernel `forward_split_pieces`. Grid (pieces, rows), block THREADS; a thread has VECTORS vectors."""
+    span, elements = THREADS * width, VECTORS * width  # columns of one vector per thread; elements per thread
 
     @cuda.jit(launch_bounds=(THREADS, 1))
     def forward_split_pieces(x, sums):
         """Write the pieces' sums to sums, (2 n1, pieces): first the values', then the squared deviations'."""
-        buffer = cuda.shared.array((2, WARPS), dtype)
+        buffer = cuda.shared.array((2, WARPS), dtype)  # of `block_sum`
         values = cuda.local.array(elements, dtype)
         n1, n2 = x.shape
         # Prologue: the same columns of each row, so that a row's bits do not depend on the rows beside it.
@@ -94,13 +94,13 @@ def build_pieces(dtype: Any, width: int, rms: bool) -> Any:
 
 
 @cache
-def row_merger(dtype: Any, width: int, rms: bool) -> Any:
+def row_merger(width: int, rms: bool) -> Any:
     """Return the device function `merge_row(sums, row, rows, n2, factor, buffer)`, for a block of ROW_THREADS.
 
     It returns the row's mean and its sum of squared deviations from it; for RMSNorm 0 and the sum of squares.
-    sums: of `forward_split_pieces`. factor: 1 / n2. buffer: shared, (2, ROW_WARPS).
+    sums: of `forward_split_pieces`. rows: n1. factor: 1 / n2. buffer: shared, (2, ROW_WARPS).
     """
-    span = THREADS * VECTORS * width
+    span = THREADS * VECTORS * width  # columns of a piece
 
     @cuda.jit(device=True)
     def merge_row(sums, row, rows, n2, factor, buffer):
@@ -131,7 +131,7 @@ def row_merger(dtype: Any, width: int, rms: bool) -> Any:
 @cache
 def build_statistics(dtype: Any, width: int, rms: bool) -> Any:
     """Return the kernel `forward_split_statistics`. Grid rows, block ROW_THREADS."""
-    merge_row = row_merger(dtype, width, rms)
+    merge_row = row_merger(width, rms)
 
     @cuda.jit(launch_bounds=(ROW_THREADS, 1))
     def forward_split_statistics(x, sums, eps, factor, mean, invvar):
@@ -154,7 +154,7 @@ def build_output(dtype: Any, width: int) -> Any:
 
     Grid (columns / (COLUMN_THREADS width), groups of rows), block COLUMN_THREADS.
     """
-    elements = AT_ONCE * width
+    elements = AT_ONCE * width  # one vector of each row that is fetched ahead
     load_parameters, normalise_vector = parameter_loader(width), vector_normaliser(width)
 
     @cuda.jit(launch_bounds=(COLUMN_THREADS, 1))
@@ -190,8 +190,8 @@ def build_output(dtype: Any, width: int) -> Any:
 
 def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     """Return the plan, if the caller has memory for the pieces' sums."""
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     if not problem.scratch:
         return Refusal("the caller gives no memory for the pieces' sums")
     n1, n2 = problem.shape

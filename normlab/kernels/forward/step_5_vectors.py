@@ -16,7 +16,7 @@ from functools import cache
 from normlab.engine import accumulator, cast, cuda, float32, store
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.kernels.forward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work, longest, row_chains_of
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
@@ -88,8 +88,8 @@ def build(dtype, thread_map: ThreadMap):
 def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     """Return the plan, if the registers of a block hold a row."""
     n1, n2 = problem.shape
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     thread_map = thread_map_for(n2, widest(n2, *problem.matrices))
     if thread_map is None:
         return Refusal(f"a block's {MAX_THREADS} threads with {MAX_ELEMENTS} elements each do not hold {n2:,} columns")
@@ -97,11 +97,6 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     return Plan(
         "vectors", (work,), f"up to {VECTORS} vectors per thread, then as many as it takes", row_chains_of(thread_map)
     )
-
-
-def row_chains_of(thread_map: ThreadMap) -> Chains:
-    """Return the chains along a row."""
-    return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
 
 
 def _chains(n2: int) -> Chains:

@@ -32,7 +32,7 @@ from normlab.kernels.forward import layouts, row_counts, shifted_rows, short_row
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
-from normlab.kernels.plan import Chains, Chosen, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Chosen, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.tiles import TileLayout
@@ -277,8 +277,8 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
 def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     """Return the plan, if the registers of a block hold a row."""
     n1, n2 = problem.shape
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     rows = (*problem.reading, *problem.writing)
     itemsize = max(array.dtype.itemsize for array in rows)
     width, rms = widest(n2, *problem.matrices), problem.mean is None

@@ -38,7 +38,7 @@ from normlab.kernels.forward.clusters.kernel import build
 from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.halves import FORWARD, whole_vectors_pay
-from normlab.kernels.plan import Chains, Chosen, Device, PersistentPlan, Plan, Refusal, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Chosen, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.words import counted
@@ -48,8 +48,8 @@ from normlab.stages.vector import BYTES, shifts_alike, widest
 def plan(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan, if a cluster holds a row."""
     _, n2 = problem.shape
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     width, itemsize = widest(n2, *problem.matrices), problem.x.dtype.itemsize
     chosen = layouts.slices_for(n2, width, itemsize, device)
     if chosen is None:
@@ -78,7 +78,7 @@ def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | Persistent
             chosen = layouts.slices_for(n2, width, itemsize, device)
     elif shifts_alike(full, problem.x, problem.output):
         chosen = layouts.edges_for(n2, full, itemsize, device, rms)
-    if chosen is not None and problem.invvar.dtype.itemsize == 4:
+    if chosen is not None and not problem.in_float64:
         found = _planned(problem, device, chosen)
         if not isinstance(found, Refusal):
             return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from normlab.engine import DeviceArray
 from normlab.kernels.plan import Chains, Device, Plan, Work
-from normlab.kernels.problem import at_least_one
+from normlab.kernels.problem import at_least_one, check_alignment
 from normlab.kernels.step import Rung
 from normlab.kernels.words import counted
 from normlab.stages.vector import widest
@@ -80,9 +80,7 @@ class ProductProblem:
         """Raise ValueError for a size or an alignment that no product has."""
         for name in ("m", "n", "k"):
             at_least_one(name, getattr(self, name))
-        # 4 bytes: no float32 array is less aligned
-        if self.alignment < 4 or self.alignment & (self.alignment - 1):
-            raise ValueError(f"alignment must be a power of two and at least 4 bytes, got {self.alignment}")
+        check_alignment(self.alignment, 4)
 
     def described(self) -> Product:
         """Return operands whose arrays have shapes and alignments, but no memory."""

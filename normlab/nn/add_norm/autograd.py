@@ -7,7 +7,6 @@ needs is an output and saved as one, as in `normlab.nn.autograd`.
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,13 +16,11 @@ from normlab.nn import engines
 from normlab.nn.add_norm import launched, vectorised
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.add_norm.saving import keeps_output
+from normlab.nn.formulas import with_absent
 from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Gradients, Owners, Parameter, Saved
 
-
-def chosen(x: Tensor) -> ModuleType:
-    """Return the engine that computes norms of this tensor now."""
-    return launched if engines.by_kernels(x) else vectorised
+chosen = engines.chooser(launched, vectorised)
 
 
 class AddNorm(torch.autograd.Function):
@@ -80,7 +77,7 @@ def gradients(
     ctx has saved a `Saved` without kept columns, and it has `how` and the residual's dtype.
     """
     tensor, invvar, weight, bias, mean = ctx.saved_tensors
-    saved, dtype = Saved(tensor, invvar, weight, bias, None, None, mean), ctx.dtype
+    saved, dtype = Saved(tensor, invvar, weight, bias, mean=mean), ctx.dtype
     form = "operations" if grad_output is None or grad_invvar is not None else backward_form(grad_output)
     if form != "operations" and grad_residual is not None and backward_form(grad_residual) == "operations":
         form = "operations"
@@ -101,4 +98,4 @@ def by_operator(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how
     found = torch.ops.normlab.add_norm_backward(
         grad_output, grad_residual, tensor, mean, invvar, weight, bias, *how, dtype
     )
-    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
+    return with_absent(found, weight, bias)

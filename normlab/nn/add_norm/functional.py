@@ -25,8 +25,9 @@ from normlab.nn import checks, traced
 from normlab.nn import functional as rows
 from normlab.nn.add_norm import autograd, operators, vectorised
 from normlab.nn.add_norm.how import AddHow
+from normlab.nn.dtypes import parameters_in_autocast
 from normlab.nn.formulas import accumulator
-from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
+from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
 from normlab.nn.shapes import MemoryEfficient, Parameter
 
 
@@ -141,11 +142,10 @@ def normalised(
         _check(function, x, residual, weight, bias, how)
     if dropout:
         x = torch.nn.functional.dropout(x, dropout)
-    if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
-        weight, bias = _in_autocast_dtype(x, residual, weight, bias)
-    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in rows.LEFT_TO_PYTORCH)
-    exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
-    if left or exporting or transformed():
+    if autocasts(x):
+        like = x if residual is None else residual
+        weight, bias = parameters_in_autocast(like, like.shape[-1:], weight, bias)
+    if by_operations(x):
         return vectorised.composed(x, residual, weight, bias, how)
     if traced.wanted():
         total, mode = vectorised.summed(x, residual), how.memory_efficient
@@ -155,7 +155,7 @@ def normalised(
         return _exact(x, residual, weight, bias, how)
     if in_a_graph(x):
         return operators.apply(x, residual, weight, bias, how)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, residual, weight, bias)):
+    if differentiated(x, residual, weight, bias):
         output, new_residual, *_ = autograd.apply(x, residual, weight, bias, how, residual is not None, None)
     else:
         output, new_residual, *_ = autograd.chosen(x).forward(x, residual, weight, bias, how)
@@ -173,18 +173,6 @@ def _exact(x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, h
     options = rows.Options("exact", how.rms)
     with torch.autocast(x.device.type, enabled=False):  # the parameters have its dtype already
         return rows.norm(plain, new_residual, x.shape[-1:], weight, bias, how.eps, options), new_residual
-
-
-def _in_autocast_dtype(
-    x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter
-) -> tuple[Parameter, Parameter]:
-    """Return the parameters in autocast's dtype, so that the output has it. float64 stays, as in PyTorch."""
-    like, dtype = x if residual is None else residual, torch.get_autocast_dtype(x.device.type)
-    if like.dtype is torch.float64:
-        return weight, bias
-    if weight is None and bias is None and like.dtype is not dtype:
-        return torch.ones(x.shape[-1:], dtype=dtype, device=x.device), None
-    return tuple(None if one is None else one.to(dtype) for one in (weight, bias))  # type: ignore[return-value]
 
 
 def _check(

@@ -46,7 +46,23 @@ class AddLayerNorm(torch.nn.LayerNorm):
         return add_layer_norm(x, residual, weight, bias, self.eps, **options)
 
 
-class AddRMSNorm(torch.nn.RMSNorm):
+class OffsetRMSNorm(torch.nn.RMSNorm):
+    """torch.nn.RMSNorm whose gamma is weight + offset. A subclass has the forward."""
+
+    __prepare_scriptable__ = cannot_be_scripted
+    offset: float = 0.0  # the value of a module that normlab 0.1 pickled without an offset
+
+    def __init__(self, normalized_shape: Any, *options: Any, offset: float, **named: Any) -> None:
+        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
+        super().__init__(normalized_shape, *options, **named)
+
+    def reset_parameters(self) -> None:
+        """Set gamma to 1: the weight to 1 - offset."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1 - self.offset)
+
+
+class AddRMSNorm(OffsetRMSNorm):
     """`normlab.nn.add_rms_norm` as a module: call it with x and the residual.
 
     Args:
@@ -55,8 +71,6 @@ class AddRMSNorm(torch.nn.RMSNorm):
         offset: gamma is weight + offset. The weight begins as 1 - offset.
         dropout, memory_efficient: as for `normlab.nn.add_layer_norm`; dropout is 0 in evaluation.
     """
-
-    __prepare_scriptable__ = cannot_be_scripted
 
     def __init__(
         self,
@@ -70,14 +84,8 @@ class AddRMSNorm(torch.nn.RMSNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
-        super().__init__(one_dimension(SUM, normalized_shape), eps, elementwise_affine, device, dtype)
+        super().__init__(one_dimension(SUM, normalized_shape), eps, elementwise_affine, device, dtype, offset=offset)
         self.dropout, self.memory_efficient = dropout, memory_efficient
-
-    def reset_parameters(self) -> None:
-        """Set gamma to 1: the weight to 1 - offset."""
-        if self.elementwise_affine:
-            torch.nn.init.constant_(self.weight, 1 - self.offset)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return (output, new_residual) of (*leading, n) each."""
@@ -86,7 +94,7 @@ class AddRMSNorm(torch.nn.RMSNorm):
         return add_rms_norm(x, residual, weight, eps, offset=self.offset, **options)
 
 
-class HeadRMSNorm(torch.nn.RMSNorm):
+class HeadRMSNorm(OffsetRMSNorm):
     """`normlab.nn.head_rms_norm` as a module.
 
     Args:
@@ -95,8 +103,6 @@ class HeadRMSNorm(torch.nn.RMSNorm):
         heads: None for a weight (head_dim,), or their number for a weight (heads, head_dim).
         offset: gamma is weight + offset. The weight begins as 1 - offset.
     """
-
-    __prepare_scriptable__ = cannot_be_scripted
 
     def __init__(
         self,
@@ -109,14 +115,8 @@ class HeadRMSNorm(torch.nn.RMSNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
         shape = (head_dim,) if heads is None else (heads, head_dim)
-        super().__init__(shape, eps, elementwise_affine, device, dtype)
-
-    def reset_parameters(self) -> None:
-        """Set gamma to 1: the weight to 1 - offset."""
-        if self.elementwise_affine:
-            torch.nn.init.constant_(self.weight, 1 - self.offset)
+        super().__init__(shape, eps, elementwise_affine, device, dtype, offset=offset)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of (*leading, heads, head_dim), contiguous."""

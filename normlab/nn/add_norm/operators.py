@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normlab.nn.add_norm.autograd import by_operator, chosen, gradients
 from normlab.nn.add_norm.how import AddHow
-from normlab.nn.formulas import accumulator, output_dtype
+from normlab.nn.formulas import accumulator, empty_gradients, output_dtype, present
 from normlab.nn.shapes import Parameter, Saved
 
 
@@ -60,9 +60,8 @@ def add_norm_backward(
     residual_dtype: torch.dtype,
 ) -> list[Tensor]:
     """Return the gradient of x and the residual, then the gradients of weight and bias, without absent ones."""
-    tensors, how = Saved(saved, invvar, weight, bias, None, None, mean), AddHow(eps, rms, offset, memory_efficient)
-    found = chosen(saved).backward(grad_output, grad_residual, tensors, how, residual_dtype)
-    return [gradient for gradient in found if gradient is not None]
+    tensors, how = Saved(saved, invvar, weight, bias, mean=mean), AddHow(eps, rms, offset, memory_efficient)
+    return present(chosen(saved).backward(grad_output, grad_residual, tensors, how, residual_dtype))
 
 
 @add_norm.register_fake
@@ -79,8 +78,7 @@ def _(x, residual, weight, bias, eps, rms, offset, memory_efficient):
 
 @add_norm_backward.register_fake
 def _(grad_output, grad_residual, saved, mean, invvar, weight, bias, eps, rms, offset, memory_efficient, dtype):
-    affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
-    return [saved.new_empty(saved.shape, dtype=dtype), *affine]
+    return [saved.new_empty(saved.shape, dtype=dtype), *empty_gradients(weight, bias)]
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:

@@ -61,7 +61,7 @@ class _Gamma:
         weight = self.weight()
         if weight is None or weight.untyped_storage().nbytes() == 0:
             return
-        now = exact.steps(), version_of(weight)
+        now = exact.Steps.count, version_of(weight)
         if now != self.seen:
             self.value.copy_(weight).add_(self.offset)
             self.seen = now
@@ -90,7 +90,7 @@ def gamma_of(weight: Any, offset: float) -> Tensor:
             gamma = storage.normlab_gamma[key] = _Gamma(weight, offset)
             _known.add(gamma)
         gamma.use(weight)
-        stepped = gamma.seen is not None and gamma.seen[0] != exact.steps()
+        stepped = gamma.seen is not None and gamma.seen[0] != exact.Steps.count
         for one in list(_known) if stepped else [gamma]:
             if (one.value.device, one.stream) == (weight.device, gamma.stream):
                 one.update()

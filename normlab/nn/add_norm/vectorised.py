@@ -1,10 +1,11 @@
 """A norm of x + residual by PyTorch's own operations: CPU tensors, transforms and second derivatives."""
 
+import torch
 from torch import Tensor
 
-from normlab.nn import formulas, vectorised
+from normlab.nn import vectorised
 from normlab.nn.add_norm.how import AddHow
-from normlab.nn.formulas import accumulator, output_dtype, to
+from normlab.nn.formulas import accumulator, in_dtypes, output_dtype, to
 from normlab.nn.gradients import composed as composed_gradients
 from normlab.nn.shapes import Gradients, Parameter, Saved, Statistic
 
@@ -34,7 +35,7 @@ def composed(x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter,
     return output.to(output_dtype(new_residual, weight, bias)), new_residual
 
 
-def backward(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: AddHow, dtype: object) -> Gradients:
+def backward(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: AddHow, dtype: torch.dtype) -> Gradients:
     """Return (grad, grad_weight, grad_bias). dtype: the residual's, which grad has."""
     wide = saved._replace(weight=how.gamma(saved.weight, saved.invvar))
     found = vectorised.backward(grad_output, wide, how.plain(saved, saved.invvar.dtype))
@@ -42,7 +43,12 @@ def backward(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: A
 
 
 def composed_backward(
-    grad_output: Parameter, grad_residual: Parameter, grad_invvar: Parameter, saved: Saved, how: AddHow, dtype: object
+    grad_output: Parameter,
+    grad_residual: Parameter,
+    grad_invvar: Parameter,
+    saved: Saved,
+    how: AddHow,
+    dtype: torch.dtype,
 ) -> tuple[Parameter, Parameter, Parameter]:
     """Return the gradients as `backward`, differentiable, also from a gradient at invvar."""
     wide = saved._replace(weight=how.gamma(saved.weight, saved.invvar))
@@ -51,15 +57,10 @@ def composed_backward(
 
 
 def finished(
-    found: tuple[Parameter, Parameter, Parameter], grad_residual: Parameter, saved: Saved, dtype: object
+    found: tuple[Parameter, Parameter, Parameter], grad_residual: Parameter, saved: Saved, dtype: torch.dtype
 ) -> tuple[Parameter, Parameter, Parameter]:
     """Return a plain norm's gradients with the residual's added, in their dtypes."""
-    through_norm, grad_weight, grad_bias = found
-    grad = grad_residual if through_norm is None else through_norm
-    if through_norm is not None and grad_residual is not None:
-        grad = through_norm + grad_residual
-    return (
-        None if grad is None else grad.to(dtype),  # type: ignore[call-overload]
-        None if grad_weight is None or saved.weight is None else formulas.to(grad_weight, saved.weight.dtype),
-        None if grad_bias is None or saved.bias is None else formulas.to(grad_bias, saved.bias.dtype),
-    )
+    grad, grad_weight, grad_bias = found
+    if grad_residual is not None:
+        grad = grad_residual if grad is None else grad + grad_residual
+    return in_dtypes((grad, grad_weight, grad_bias), dtype, saved.weight, saved.bias)

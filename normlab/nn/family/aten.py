@@ -21,7 +21,7 @@ from torch import Tensor
 from normlab.nn.checks import HALVES
 from normlab.nn.family import vectorised
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.formulas import accumulator
+from normlab.nn.formulas import accumulator, in_dtypes
 from normlab.nn.private import unsafe_view
 from normlab.nn.shapes import Gradients, Parameter
 
@@ -70,17 +70,7 @@ def backward(
         found = centred(norm, dy, x, mean, invvar, gamma)
     else:
         found = torch.ops.aten.native_group_norm_backward(dy, x, mean, invvar, gamma, *_sizes(norm, x), every)
-    return _as_given(found, weight, bias)
-
-
-def _as_given(gradients: tuple[Tensor, Tensor, Tensor], weight: Parameter, bias: Parameter) -> Gradients:
-    """Return the gradients; a parameter's gradient has its dtype, and is None if the parameter is absent."""
-    grad_input, grad_weight, grad_bias = gradients
-    return (
-        grad_input,
-        None if weight is None else grad_weight.to(weight.dtype),
-        None if bias is None else grad_bias.to(bias.dtype),
-    )
+    return in_dtypes(found, x.dtype, weight, bias)
 
 
 def far(mean: Tensor, invvar: Tensor) -> bool:

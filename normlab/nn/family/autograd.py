@@ -15,6 +15,7 @@ from torch import Tensor
 from normlab.nn import engines
 from normlab.nn.family import aten, launched, vectorised
 from normlab.nn.family.norms import Given, Norm
+from normlab.nn.formulas import with_absent
 from normlab.nn.private import backward_form
 from normlab.nn.shapes import Gradients, Parameter
 
@@ -67,4 +68,4 @@ def by_operator(
 ) -> Gradients:
     """Return the gradients of x, weight and bias by one operator, for a graph."""
     found = torch.ops.normlab.family_norm_backward(grad_output, x, mean, invvar, *norm, weight, bias)
-    return found[0], None if weight is None else found[1], None if bias is None else found[-1]
+    return with_absent(found, weight, bias)

@@ -22,7 +22,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from normlab.nn.checks import HALVES, not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.private import in_a_graph, transformed
+from normlab.nn.private import differentiated, exporting, in_a_graph, transformed
 
 
 def batch_norm(
@@ -104,7 +104,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
     if norm.kind == "group" and x.is_cuda and torch.is_autocast_enabled("cuda"):
         given = _in_float32(given)
         x = given.x
-    if torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()):
+    if exporting():
         return _exportable(norm, given)
     if norm.kind == "batch" and x.shape == (0,):
         return x.clone()  # as PyTorch: without channels nothing is checked
@@ -116,7 +116,7 @@ def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
         given = given._replace(x=norm.in_layout(x))
     if in_a_graph(x):
         return operators.apply(norm, given)
-    if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in given):
+    if differentiated(x, *given[1:-2]):  # without momentum and eps
         return autograd.FamilyNorm.apply(norm, *given)
     return autograd.chosen(x).forward(norm, given)[0]
 

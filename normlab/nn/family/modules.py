@@ -13,6 +13,7 @@ from torch.fx import Proxy, Tracer
 
 from normlab.nn import functional as rows
 from normlab.nn.add_norm.functional import offset_rms_norm
+from normlab.nn.add_norm.modules import OffsetRMSNorm
 from normlab.nn.dtypes import RMS_NORM_RULE
 from normlab.nn.family import functional
 from normlab.nn.formulas import accumulator
@@ -135,7 +136,7 @@ class LayerNorm(torch.nn.LayerNorm):
         return rows.norm(rows.layer_norm, input, shape, self.weight, self.bias, self.eps, options)
 
 
-class RMSNorm(torch.nn.RMSNorm):
+class RMSNorm(OffsetRMSNorm):
     """torch.nn.RMSNorm by normlab: `normlab.nn.rms_norm` that saves its input.
 
     Args:
@@ -143,9 +144,6 @@ class RMSNorm(torch.nn.RMSNorm):
         offset: gamma is weight + offset, as in Gemma's norms, whose offset is 1. The weight begins as 1 - offset. With
             an offset the norm goes over one dimension, and the output has the input's dtype, also under autocast.
     """
-
-    __prepare_scriptable__ = cannot_be_scripted
-    offset: float = 0.0  # the value of a module that normlab 0.1 pickled without an offset
 
     def __init__(
         self,
@@ -157,15 +155,9 @@ class RMSNorm(torch.nn.RMSNorm):
         *,
         offset: float = 0.0,
     ) -> None:
-        self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype, offset=offset)
         if offset and len(self.normalized_shape) != 1:
             raise ValueError(f"with an offset a norm goes over one dimension, got {self.normalized_shape}")
-
-    def reset_parameters(self) -> None:
-        """Set gamma to 1: the weight to 1 - offset."""
-        if self.elementwise_affine:
-            torch.nn.init.constant_(self.weight, 1 - self.offset)
 
     def extra_repr(self) -> str:
         """Return torch.nn's text, with the offset if there is one."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normlab.nn.family.autograd import by_operator, chosen, gradients
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.formulas import accumulator
+from normlab.nn.formulas import accumulator, empty_gradients, present
 
 
 def apply(norm: Norm, given: Given) -> Tensor:
@@ -60,8 +60,7 @@ def family_norm_backward(
     bias: Tensor | None,
 ) -> list[Tensor]:
     """Return grad_input, then the gradients of weight and bias, without absent ones."""
-    every = chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias)
-    return [gradient for gradient in every if gradient is not None]
+    return present(chosen(x).backward(grad_output, x, mean, invvar, Norm(kind, groups, own), weight, bias))
 
 
 @family_norm.register_fake
@@ -75,8 +74,8 @@ def _(kind, groups, own, x, running_mean, running_var, weight, bias, momentum, e
 
 @family_norm_backward.register_fake
 def _(grad_output, x, mean, invvar, kind, groups, own, weight, bias):
-    affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
-    return [torch.empty_like(x, memory_format=Norm(kind, groups, own).layout(x)), *affine]
+    grad_input = torch.empty_like(x, memory_format=Norm(kind, groups, own).layout(x))
+    return [grad_input, *empty_gradients(weight, bias)]
 
 
 def _save(ctx: Any, inputs: tuple, output: tuple) -> None:

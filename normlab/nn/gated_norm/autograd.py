@@ -4,7 +4,6 @@ Every result of the forward that the backward needs is an output and saved as on
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,10 +15,7 @@ from normlab.nn.gated_norm.how import GateHow, GateSaved
 from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Parameter
 
-
-def chosen(x: Tensor) -> ModuleType:
-    """Return the engine that computes norms of this tensor now."""
-    return launched if engines.by_kernels(x) else vectorised
+chosen = engines.chooser(launched, vectorised)
 
 
 class GatedNorm(torch.autograd.Function):

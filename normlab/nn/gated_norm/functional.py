@@ -12,10 +12,10 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normlab.host.gated_norm import check_options
 from normlab.nn import checks
-from normlab.nn.functional import LEFT_TO_PYTORCH
+from normlab.nn.dtypes import parameters_in_autocast
 from normlab.nn.gated_norm import autograd, operators, vectorised
 from normlab.nn.gated_norm.how import GateHow
-from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
+from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
 from normlab.nn.shapes import Parameter
 
 
@@ -52,27 +52,15 @@ def gated_rms_norm(
         _check(x, gate, weight, eps)
     check_options(norm_before_gate, memory_efficient)
     how = GateHow(eps, norm_before_gate, memory_efficient)
-    if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type):
-        weight = _in_autocast_dtype(x, weight)
-    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH)
-    exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
-    if left or exporting or transformed():
+    if autocasts(x):
+        weight, _ = parameters_in_autocast(x, x.shape[-1:], weight, None)
+    if by_operations(x):
         return vectorised.forward(x, gate, weight, how)[0]
     if in_a_graph(x):
         return operators.apply(x, gate, weight, how)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (x, gate, weight)):
+    if differentiated(x, gate, weight):
         return autograd.apply(x, gate, weight, how)[0]
     return autograd.chosen(x).forward(x, gate, weight, how)[0]
-
-
-def _in_autocast_dtype(x: Tensor, weight: Parameter) -> Parameter:
-    """Return the weight in autocast's dtype, so that the output has it. float64 stays, as in PyTorch."""
-    dtype = torch.get_autocast_dtype(x.device.type)
-    if x.dtype is torch.float64:
-        return weight
-    if weight is None:
-        return None if x.dtype is dtype else torch.ones(x.shape[-1:], dtype=dtype, device=x.device)
-    return weight.to(dtype)
 
 
 def _check(x: Any, gate: Any, weight: Parameter, eps: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab.nn.formulas import accumulator, output_dtype
+from normlab.nn.formulas import accumulator, output_dtype, present
 from normlab.nn.gated_norm.autograd import by_operator, chosen, gradients
 from normlab.nn.gated_norm.how import GateHow, GateSaved
 from normlab.nn.shapes import Parameter
@@ -40,8 +40,7 @@ def gated_norm_backward(
 ) -> list[Tensor]:
     """Return the gradients of x and of the gate, then that of the weight if it is given."""
     tensors, how = GateSaved(saved, gate, invvar, weight), GateHow(eps, norm_before_gate, memory_efficient)
-    found = chosen(saved).backward(grad_output, tensors, how)
-    return [gradient for gradient in found if gradient is not None]
+    return present(chosen(saved).backward(grad_output, tensors, how))
 
 
 @gated_norm.register_fake

@@ -5,7 +5,6 @@ where 1 + scale is near 0, and a network computes scale from each sample, so it 
 """
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,10 +16,7 @@ from normlab.nn.modulated_norm.vectorised import ModulatedSaved
 from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Parameter
 
-
-def chosen(x: Tensor) -> ModuleType:
-    """Return the engine that computes norms of this tensor now."""
-    return launched if engines.by_kernels(x) else vectorised
+chosen = engines.chooser(launched, vectorised)
 
 
 class ModulatedNorm(torch.autograd.Function):

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normlab.nn import checks
-from normlab.nn.functional import LEFT_TO_PYTORCH
 from normlab.nn.modulated_norm import autograd, operators, vectorised
-from normlab.nn.private import PLAIN, any_autocast, in_a_graph, transformed
+from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
 
 
 def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-6) -> Tensor:
@@ -31,16 +30,14 @@ def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1
         return handle_torch_function(modulated_layer_norm, (x, scale, shift), x, scale, shift, eps)
     if not torch.jit.is_tracing():  # a trace has tensors as sizes
         _check(x, scale, shift, eps)
-    if any_autocast() and not x.is_meta and torch.is_autocast_enabled(x.device.type) and x.dtype is not torch.float64:
+    if autocasts(x) and x.dtype is not torch.float64:
         dtype = torch.get_autocast_dtype(x.device.type)
         scale, shift = scale.to(dtype), shift.to(dtype)
-    left = x.is_nested or (type(x) not in PLAIN and type(x).__name__ in LEFT_TO_PYTORCH)
-    exporting = torch.jit.is_tracing() or (torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export())
-    if left or exporting or transformed():
+    if by_operations(x):
         return vectorised.forward(x, scale, shift, eps)[0]
     if in_a_graph(x):
         return operators.apply(x, scale, shift, eps)
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (x, scale, shift)):
+    if differentiated(x, scale, shift):
         return autograd.apply(x, scale, shift, eps)
     return autograd.chosen(x).forward(x, scale, shift, eps)[0]
 

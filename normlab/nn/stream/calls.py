@@ -20,8 +20,9 @@ from normlab.nn.formulas import accumulator
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.private import (
     PLAIN,
-    any_autocast,
     any_global_hooks,
+    autocasts,
+    differentiated,
     function_mode_active,
     parameter_of,
     untraced,
@@ -113,7 +114,7 @@ def _norm_call(norm: Any, x: Tensor, residual: Parameter) -> NormCall | None:
     weight, bias = owners = parameter_of(norm, "weight"), None if rms else parameter_of(norm, "bias")
     if not x.dim() or norm.normalized_shape != tuple(x.shape[-1:]):
         return None
-    if rule in ("apex", "torch") and any_autocast() and torch.is_autocast_enabled(x.device.type):
+    if rule in ("apex", "torch") and autocasts(x):
         return None  # autocast changes their dtypes
     if rule not in dtypes.OF_PARAMETERS and like.dtype is torch.float32:
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)
@@ -138,13 +139,13 @@ def _computed(x: Tensor, residual: Parameter, call: NormCall, past: bool = True)
     """Return (output, stream) of a fused call."""
     (weight, bias), owners, how, dtype = call
     given = x, residual, weight, bias
-    differentiated = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in given)
+    wanted = differentiated(*given)
     if torch.compiler.is_compiling():
-        mode = how.memory_efficient if differentiated else False
+        mode = how.memory_efficient if wanted else False
         casts = zip(owners, (weight, bias), strict=True)
         owned = [None if own is one else own for own, one in casts]  # Dynamo takes a tensor once
         output, stream = StreamNormInGraph.apply(*given, *owned, how.eps, how.rms, how.offset, mode)
-    elif differentiated:
+    elif wanted:
         output, stream, *_ = autograd.apply(*given, how, past, owners)
     else:
         output, stream, *_ = chosen(x).forward(*given, how)

@@ -1,8 +1,7 @@
 """A norm in the residual stream in graphs of torch.compile: an autograd function around operators.
 
 The operators are those of `normlab.nn.add_norm`. The mode "exact" decides when the graph runs which tensor is kept. Its
-operator therefore returns a handle, a tensor of one element, whose storage has a copy of the stream as an attribute if
-the backward needs it, as in `normlab.nn.custom`.
+operator therefore returns a handle (`normlab.nn.custom.hold`), with a copy of the stream if the backward needs it.
 """
 
 from typing import Any
@@ -13,7 +12,8 @@ from torch import Tensor
 from normlab.nn.add_norm.autograd import chosen
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.add_norm.saving import keeps_output
-from normlab.nn.formulas import accumulator, output_dtype
+from normlab.nn.custom import held, hold
+from normlab.nn.formulas import accumulator, empty_gradients, output_dtype, present, with_absent
 from normlab.nn.shapes import MemoryEfficient, Parameter, Saved
 
 
@@ -36,12 +36,11 @@ def stream_norm_held(
     owners = weight if own_weight is None else own_weight, bias if own_bias is None else own_bias
     how = AddHow(eps, rms, offset, "exact")
     output, stream, mean, invvar = chosen(x).forward(x, residual, weight, bias, how)
-    handle: Any = torch.empty(1, device="cpu")  # on the CPU, so that no CUDA graph captures its uses
     keeps = keeps_output(how, invvar, output, (weight, bias), owners)
     leading = x.shape[:-1]
     mean = None if mean is None else mean.reshape(leading)
     # a copy, because Inductor writes into an operator's arguments and results once the graph does not use them any more
-    handle.untyped_storage().kept = None if keeps else (stream.clone(), mean)
+    handle = hold(None if keeps else (stream.clone(), mean))
     return output, x.new_empty(0) if residual is None else stream, invvar.reshape(leading), handle
 
 
@@ -64,16 +63,10 @@ def stream_norm_held_backward(
     Raises:
         RuntimeError: the handle is a copy that hooks for saved tensors have made.
     """
-    held: Any = getattr(handle.untyped_storage(), "kept", False)
-    if held is False:
-        raise RuntimeError(
-            'a compiled norm with memory_efficient="exact" got a copy of its handle in the backward, without the '
-            "stream that it may have kept: saved tensors may not be copied or moved; use memory_efficient=False there"
-        )
-    tensor, mean = (output, None) if held is None else held
-    tensors, how = Saved(tensor, invvar, weight, bias, None, None, mean), AddHow(eps, rms, offset, held is None)
-    found = chosen(tensor).backward(grad_output, grad_stream, tensors, how, dtype)
-    return [gradient for gradient in found if gradient is not None]
+    kept = held(handle, "stream")
+    tensor, mean = (output, None) if kept is None else kept
+    tensors, how = Saved(tensor, invvar, weight, bias, mean=mean), AddHow(eps, rms, offset, kept is None)
+    return present(chosen(tensor).backward(grad_output, grad_stream, tensors, how, dtype))
 
 
 @stream_norm_held.register_fake
@@ -87,8 +80,7 @@ def _(x, residual, weight, bias, own_weight, own_bias, eps, rms, offset):
 
 @stream_norm_held_backward.register_fake
 def _(grad_output, grad_stream, output, invvar, handle, weight, bias, eps, rms, offset, dtype):
-    affine = [parameter.new_empty(parameter.shape) for parameter in (weight, bias) if parameter is not None]
-    return [output.new_empty(output.shape, dtype=dtype), *affine]
+    return [output.new_empty(output.shape, dtype=dtype), *empty_gradients(weight, bias)]
 
 
 class StreamNormInGraph(torch.autograd.Function):
@@ -138,5 +130,5 @@ class StreamNormInGraph(torch.autograd.Function):
             found = torch.ops.normlab.add_norm_backward(
                 grad_output, grad_stream, kept, mean, invvar, weight, bias, *ctx.options, ctx.mode, of_stream
             )
-        affine = None if weight is None else found[1], None if bias is None else found[-1]
-        return found[0].to(of_x), found[0] if ctx.has_residual else None, *affine, *[None] * 6
+        grad, *affine = with_absent(found, weight, bias)
+        return grad.to(of_x), grad if ctx.has_residual else None, *affine, *[None] * 6

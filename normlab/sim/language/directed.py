@@ -16,7 +16,7 @@ UP, DOWN, ZERO = "ru", "rd", "rz"
 
 
 def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
-    """Return the number of type `kind` next to `exact`, which is not 0, in a direction."""
+    """Return the number of type `kind` next to `exact`, which is not 0, in a direction; `exact` itself if it is one."""
     largest, sign = ml_dtypes.finfo(kind).max, 1 if exact > 0 else -1
     upwards = direction == UP or (direction == ZERO and exact < 0)
     if abs(exact) > Fraction(float(largest)):
@@ -25,6 +25,8 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     near = kind(float(exact))
     if np.isinf(near):  # rounded to nearest, it overflows although it is below the largest number by less than one half
         near = kind(sign * largest)
+    # `near` may lie on the wrong side of `exact`, or not be the side's first number: step to the right side, and then
+    # back as far as that side reaches.
     towards = kind(np.inf if upwards else -np.inf)
     while (Fraction(float(near)) < exact) if upwards else (Fraction(float(near)) > exact):
         near = np.nextafter(near, towards)
@@ -39,7 +41,7 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
 def directed(function: Callable[..., Any], exactly: Callable[..., Fraction], kind: Any, direction: str) -> Any:
     """Return an operation of numbers of type `kind` that rounds in a direction.
 
-    function: NumPy's operation, for infinities, NaNs and zeros. exactly: the same of fractions.
+    function: NumPy's operation, for infinities, NaNs and results of 0. exactly: the same of fractions.
     """
 
     def call(*values: Any) -> Any:
@@ -115,12 +117,12 @@ def directed_functions() -> dict[str, Callable[..., Any]]:
     table = {}
     for name, (function, exactly) in OPERATIONS.items():
         for letter, kind in (("f", np.float32), ("d", np.float64)):
+            if letter + name == "dsub":
+                continue  # libdevice has none
+            full = {"ffma": "fmaf", "dfma": "fma"}.get(letter + name, letter + name)
             for direction in (UP, DOWN, ZERO):
-                full = f"{letter}{name}_{direction}"
-                if name == "fma":
-                    full = f"fma{'f' if letter == 'f' else ''}_{direction}"
-                table[full] = directed(function, exactly, kind, direction)
-    return {name: function for name, function in table.items() if not name.startswith("dsub")}  # libdevice has none
+                table[f"{full}_{direction}"] = directed(function, exactly, kind, direction)
+    return table
 
 
 def from_integer(cast: Any, kind: Any, direction: str) -> Callable[[Any], Any]:

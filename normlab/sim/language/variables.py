@@ -1,9 +1,9 @@
 """Give a kernel's variables the types that the compiler infers for them.
 
 Numba unites the types of a variable where two ways through the kernel meet: after `if c: s = 1.0`, a float32 `s` is a
-float64 on both ways. A value in the simulator has its own type alone. With `check=True` the compiler says at which
-lines a variable has which type, and `VariableTypes` puts a cast there. Only variables get casts whose assignments
-differ in type.
+float64 on both ways. A value in the simulator has its own type alone. With `simulate(kernel, check=True)` the compiler
+says at which lines a variable has which type, and `VariableTypes` rewrites the kernel's syntax tree with a cast there.
+Only variables get casts whose assignments differ in type.
 """
 
 import ast
@@ -26,9 +26,9 @@ class FunctionTypes:
 
     `loads`: (line, variable, type) of each place where the compiled function reads the variable. `choices`: (line,
     type, whether its values differ in type) of each `a if c else b` and `a or b`. `result`: the type to return, None
-    for the value's own. `integers`: the parameters that may be Python ints and meet floats. `complexes`: there are
-    complex literals. `overloads`: (function, what the compiler takes for it by `@overload`) of the functions that it
-    calls.
+    for the value's own. `integers`: the parameters that may be Python ints, int64 to the compiler, and meet floats.
+    `complexes`: there are complex literals, complex128 to the compiler. `overloads`: (function, what the compiler takes
+    for it by `@overload`) of the functions that it calls.
     """
 
     loads: frozenset[tuple[int, str, str]] = frozenset()
@@ -137,6 +137,10 @@ class VariableTypes(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([target], updated), node)
 
     def _visit_choice(self, node: Any) -> ast.AST:
+        """Turn a if c else b, whose values differ in type, into as_float64(a if c else b).
+
+        A choice within this one may lie on the same lines: with two types to choose from, there is no cast.
+        """
         kinds = set()
         differ = False
         for line, kind, differs in self._function.choices if self._function is not None else ():
@@ -173,6 +177,7 @@ def _head(node: ast.stmt) -> list[ast.AST]:
 
 
 def _holds(node: Any, line: int) -> bool:
+    """Return whether a line is one of a node's."""
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 

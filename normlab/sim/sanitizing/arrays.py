@@ -17,6 +17,10 @@ class WatchedArray(ObservedArray):
 
     A kernel under the sanitizer spends most of its time here. `__getitem__` and `__setitem__` therefore repeat the
     usual case of `address_of`, `Watch.access` and `Elements.note_read` instead of calling them.
+
+    An access is (epoch, code, instruction): a time of its thread, between two synchronisations, the code object, and
+    the bytecode's offset in it (`clocks.Access`). An epoch keeps one access per instruction, so `is` compares accesses.
+    A region is the shadow of the array's allocation (`shadow.Region`).
     """
 
     __slots__ = ("_extent", "_step", "elements")
@@ -60,8 +64,8 @@ class WatchedArray(ObservedArray):
         if (
             region.settled  # this instruction has had ENOUGH races at this element
             and region.settled.get(address, NONE).get(access[2]) is access[1]
-            and region.garbage is None
-            and not region.left
+            and region.garbage is None  # every element has been written
+            and not region.left  # no atomic has passed on what its thread knew
             and region.unit == self.itemsize
         ):
             seen = region.reads.get(address)

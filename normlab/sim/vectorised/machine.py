@@ -1,7 +1,12 @@
 """Hold the state of a chunk: so many blocks of the grid, all of whose threads run together.
 
 A chunk is big enough for NumPy to be fast and small enough for the caches of a CPU. Chunks run one after another, in
-the scheduler's order of blocks, so that a later block finds in memory what an earlier one has written.
+the scheduler's order of blocks, so that a later block finds in memory what an earlier one has written. A chunk that
+cannot go on raises NotVectorisedError, or OrderError, and then the scheduler runs the launch, thread by thread.
+
+Accesses are recorded in an array's `Accesses`, which find two that race. Threads that meet, at a barrier or a warp
+operation, order their accesses: `Machine.meet` ends what was recorded before. The atomics' sums of floats depend on the
+order of the lanes, so they wait until their threads have met (`pending`).
 """
 
 from collections.abc import Callable
@@ -46,15 +51,15 @@ class Launched:
     ):
         """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows.
 
-        `cluster`: so many blocks, neighbours along x, make a cluster. `watch`: is told of every access and every
-        meeting. `proof`: what is to be proved of the launch, if anything is.
+        `cluster`: so many blocks, neighbours along x, make a cluster. `watch`: an observer, such as a trace, which is
+        told of every access and every meeting. `proof`: what is to be proved of the launch, if anything is.
         """
         self.cuda, self.cluster, self.recorded, self.watch, self.proof = cuda, cluster, recorded, watch, proof
         grid, block = self.grid, self.block = cuda.gridDim, cuda.blockDim
         self.told = 0  # events that `watch` was told of
         self.threads, self.blocks = block.x * block.y * block.z, grid.x * grid.y * grid.z
         self.arrays: dict[tuple, Array] = {}
-        self._kept: list[np.ndarray] = []  # keeps the ids of the arrays' objects from being given away
+        self._kept: list[np.ndarray] = []  # alive, so that no other array gets one's address or id
 
     def array(self, array: np.ndarray, key: Any, name: str = "") -> Any:
         """Return a host's array as the kernel has it; the same memory has one store, however often it is met.
@@ -68,7 +73,7 @@ class Launched:
             made = global_array(array, key)
             if self.watch is not None and name:
                 made.seen = self.watch.argument(array, name, made.offset)
-            for other in self.arrays.values():
+            for other in self.arrays.values():  # the same elements under another name, shape or order of axes
                 held, own = other.store.data, made.store.data
                 if (held.dtype, held.size, _address(held)) == (own.dtype, own.size, _address(own)):
                     made.store = other.store
@@ -79,7 +84,10 @@ class Launched:
         return self.arrays[place]
 
     def _records(self, array: np.ndarray, key: Any) -> Records:
-        """Return a host's array of records: those of its fields whose elements the scheduler has as NumPy's scalars."""
+        """Return a host's array of records: those of its fields whose elements the scheduler has as NumPy's scalars.
+
+        Raises NotVectorisedError for fields that overlap, and where an observer is told of accesses.
+        """
         plain = np.asarray(array)
         described = dict(plain.dtype.fields or {})
         ends = sorted((offset, offset + dtype.itemsize) for dtype, offset, *_ in described.values())
@@ -146,7 +154,8 @@ class Machine:
         self.all_lanes = Lanes(self, ids)
         self.alive, self.alive_count = np.ones(self.size, np.bool_), self.size
         self.rounds = Rounds(self)
-        self.team_of: np.ndarray | None = None  # since the block's last barrier: the team of each lane, or -1
+        # Since the block's last barrier: each lane's team, warps with a barrier of their own, or -1 without one.
+        self.team_of: np.ndarray | None = None
         self.arrived: np.ndarray | None = None  # the lanes that have arrived at their cluster's barrier (clusters.py)
         self.waited = np.zeros(self.size, np.bool_)  # the lanes that have waited there once, so all blocks have begun
         self.stored_remotely = False  # whether a lane has stored into another block, in the chunk
@@ -172,23 +181,23 @@ class Machine:
 
         ("block", n): n times the number of its block in the chunk; ("lane", n): its number in the chunk.
         """
-        if type(name) is tuple:
-            return self._uniform_or(
-                self.block_of.astype(np.int64) * name[1] if name[0] == "block" else np.arange(self.size)
-            )
-        if name == "clusterrank":
-            return self._uniform_or(self._block % self.launch.cluster, self.launch.cluster)
-        if name == "laneid":
-            return self._uniform_or(self.lanes_in_warp)
+        match name:
+            case "block", times:
+                return self._uniform_or(self.block_of.astype(np.int64) * times)
+            case "lane", _:
+                return self._uniform_or(np.arange(self.size))
+            case "clusterrank":
+                return self._uniform_or(self._block % self.launch.cluster, self.launch.cluster)
+            case "laneid":
+                return self._uniform_or(self.lanes_in_warp)
         what, axis = name.split(".")
         extent, linear = (self.launch.block, self._thread) if what == "threadIdx" else (self.launch.grid, self._block)
-        columns, rows, _ = extent
+        columns, rows, planes = extent
         if axis == "x":
             return self._uniform_or(linear % columns, columns)
-        return self._uniform_or(
-            linear // columns % rows if axis == "y" else linear // (columns * rows),
-            extent.y if axis == "y" else extent.z,
-        )
+        if axis == "y":
+            return self._uniform_or(linear // columns % rows, rows)
+        return self._uniform_or(linear // (columns * rows), planes)
 
     def _uniform_or(self, numbers: np.ndarray, extent: int | None = None) -> Any:
         """Return numbers as a value: a Python int where all lanes have the same."""
