@@ -1,13 +1,14 @@
 """Tests that cannot fail prove nothing: each mutant is the code with one mistake in it, and the suite must reject it.
 
-A mutant replaces code in one module of stages or kernels; those modules are imported afresh, and a test of the suite runs
-on them, in the simulator. It must fail, by an assertion or by an error that the simulator or an array raises, and the same
+A mutant replaces code in one module of stages or kernels; this module and those that use it are imported afresh, and a
+test of the suite runs on them, in the simulator. It must fail, by an assertion or by an error that the simulator or an array raises, and the same
 test must pass without the mutation.
 
 Comments and blank lines are dropped before the code is replaced, so that they may change freely. A barrier is found by
 the code line before or after it.
 """
 
+import ast
 import functools
 import importlib
 import importlib.util
@@ -15,6 +16,7 @@ import io
 import itertools
 import sys
 import tokenize
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.machinery import PathFinder, SourceFileLoader
@@ -596,16 +598,44 @@ def ended_by_a_finding(collector, event, keep, make, benign=False, reach=0):
     collect(collector, event, keep, make, benign, reach)
 
 
+@functools.cache
+def imports(name: str) -> list[tuple[str, str]]:
+    """Return (module, name) of all that a module imports, wherever in its file; ("module", "") of a plain import."""
+    nodes = list(ast.walk(ast.parse(Path(sys.modules[name].__file__).read_text())))
+    plain = [(alias.name, "") for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return plain + [
+        (node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+
+
+def dependents(module: str) -> set[str]:
+    """Return the names of the loaded modules of FRESH that hold code of `module`: those that import it, and so on.
+
+    All packages are among them, as their attributes are the modules that have been imported. The others stay as they
+    are: a mutant imports 35 modules, not 131.
+    """
+    loaded = {name for name in sys.modules if name.startswith(FRESH)}
+    users = defaultdict(set)
+    for name in loaded:
+        for source, item in imports(name):
+            users[f"{source}.{item}" if f"{source}.{item}" in loaded else source].add(name)
+    found, new = set(), {module, *(name for name in loaded if hasattr(sys.modules[name], "__path__"))}
+    while new:
+        found |= new
+        new = set().union(*(users[name] for name in new)) - found
+    return found & loaded
+
+
 @contextmanager
-def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
-    """Import stages and kernels anew, one of them mutated, and let the host functions use them."""
+def imported_afresh(mutation: Mutation, folder: Path, monkeypatch):
+    """Import a mutated module anew, and all that hold its code, and let the host functions use them."""
 
     class Finder:
         """Finds the mutated module's file in place of the real one."""
 
         @staticmethod
         def find_spec(name, path, target=None):
-            if mutation is None or name != f"normlab.{mutation.module}":
+            if name != f"normlab.{mutation.module}":
                 return None
             source = Path(PathFinder.find_spec(name, path).origin).read_text()
             mutant = folder / f"{name}.py"
@@ -613,7 +643,7 @@ def imported_afresh(mutation: Mutation | None, folder: Path, monkeypatch):
             return importlib.util.spec_from_file_location(name, mutant)
 
     real = {name: module for name, module in sys.modules.items() if name.startswith(FRESH)}
-    for name in real:
+    for name in dependents(f"normlab.{mutation.module}"):
         del sys.modules[name]
     sys.meta_path.insert(0, Finder)
     profile = hypothesis.settings.get_current_profile_name()
@@ -655,17 +685,17 @@ def test_the_suite_rejects_the_mutant(mutation, tmp_path, monkeypatch):
         run_check(mutation.check, monkeypatch)
 
 
-def checks_to_accept() -> list[str]:
-    """All that the suite does not run by itself, with these very arguments, and one of every file.
+def mutations_to_accept() -> list[Mutation]:
+    """One for each check that the suite does not run by itself, with these very arguments, and one of every file.
 
     That one shows that its tests work on modules imported afresh. Where there is a GPU the suite runs most tests there.
     """
-    checks = sorted({mutation.check for mutation in MUTATIONS})
-    files = {check.partition("::")[0]: check for check in reversed(checks)}
-    return checks if use_gpu() else sorted(files.values())
+    checks = {mutation.check: mutation for mutation in sorted(MUTATIONS, key=lambda one: one.check, reverse=True)}
+    files = {check.partition("::")[0]: mutation for check, mutation in checks.items()}
+    return sorted((checks if use_gpu() else files).values(), key=lambda one: one.check)
 
 
-@pytest.mark.parametrize("check", checks_to_accept())
-def test_the_same_check_accepts_the_real_thing(check, tmp_path, monkeypatch):
-    with imported_afresh(None, tmp_path, monkeypatch), using("simulator"):
-        run_check(check, monkeypatch)
+@pytest.mark.parametrize("mutation", mutations_to_accept(), ids=lambda mutation: mutation.check)
+def test_the_same_check_accepts_the_real_thing(mutation, tmp_path, monkeypatch):
+    with imported_afresh(mutation._replace(new=mutation.old), tmp_path, monkeypatch), using("simulator"):
+        run_check(mutation.check, monkeypatch)

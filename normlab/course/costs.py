@@ -6,8 +6,11 @@ not do by hand what a compiler does.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from normlab.course.exercise import (
     BUSIEST,
@@ -21,8 +24,10 @@ from normlab.course.exercise import (
 from normlab.sim.machine.launch import Launch, Launchable
 from normlab.sim.machine.observed import ObservedArray, offset_of
 from normlab.sim.tracing.counts import Counts
+from normlab.sim.tracing.lanes import LaneRecorder, line_of
 from normlab.sim.tracing.recorder import Recorder
 from normlab.sim.tracing.sites import Sites
+from normlab.sim.tracing.tally import Warps
 from normlab.sim.tracing.trace import Trace
 
 MEETINGS_THAT_ORDER_MEMORY = ("syncwarp",)
@@ -30,43 +35,74 @@ NO_SITE = -1  # of a load from a register
 
 
 class Costs(Recorder):
-    """A recorder of requests that leaves out loads from registers, and counts each thread's accesses."""
+    """A recorder of requests that leaves out loads from registers, and counts each thread's accesses.
+
+    A thread's slot stands for it: 32 times the number of its warp in the grid, plus its lane.
+    """
 
     def __init__(self) -> None:
-        """Begin with nothing loaded."""
+        """Keep no request to be shown."""
         super().__init__(())
-        self.loaded: defaultdict[Any, set[tuple]] = defaultdict(set)  # thread → what it holds in registers
-        self.elements_read: defaultdict[Any, set[int]] = defaultdict(set)  # thread → addresses in global memory
-        self.elements_written: defaultdict[Any, set[int]] = defaultdict(set)
-        self.shared: Counter[Any] = Counter()  # thread → accesses of shared memory
-        self.places: defaultdict[tuple, Counter[int]] = defaultdict(Counter)  # thread, metric → accesses by site
+
+    def _begin(self, warps: Warps) -> None:
+        """Begin with nothing loaded."""
+        super()._begin(warps)
+        self.loaded: defaultdict[int, set[tuple]] = defaultdict(set)  # slot → what the thread holds in registers
+        self.elements_read: defaultdict[int, set[int]] = defaultdict(set)  # slot → addresses in global memory
+        self.elements_written: defaultdict[int, set[int]] = defaultdict(set)
+        self.shared: Counter[int] = Counter()  # slot → accesses of shared memory
+        self.places: defaultdict[tuple, Counter[tuple]] = defaultdict(Counter)  # slot, metric → accesses by site, line
+
+    def lanes(self, cuda: Any, cluster: int) -> LaneRecorder:
+        """Return what counts for this recorder what the vectorised engine tells of the launch of `cuda`."""
+        made = LaneCosts(self, cuda.gridDim, cuda.blockDim, cluster)
+        self._count_for(made)
+        return made
+
+    def holds(self, slot: int, operation: str, place: tuple) -> bool:
+        """Return whether an access loads what the thread has in a register; note what it has there afterwards.
+
+        place: of the element, its space and address, and the size of the access.
+        """
+        loaded = self.loaded[slot]
+        if operation != "ld":  # arrays may overlap, so a store may have changed any loaded element
+            loaded.clear()
+            return False
+        if place in loaded:
+            return True
+        loaded.add(place)
+        return False
+
+    def work(self, slot: int, operation: str, place: tuple, itemsize: int, site: tuple) -> None:
+        """Count an access of a thread to a `place`, as `holds` takes it; `site`: its key and its line."""
+        space, address, size = place
+        if space == "shared":
+            self.shared[slot] += 1
+            self.places[slot, BUSIEST_SHARED][site] += 1
+            return
+        reads = operation == "ld"
+        touched = self.elements_read if reads else self.elements_written
+        touched[slot].update(range(address, address + size, itemsize))
+        self.places[slot, BUSIEST_LOADS if reads else BUSIEST_STORES][site] += 1
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Take note that other threads' stores are visible to these threads: their loads count again."""
+        for slot in slots:
+            self.loaded[slot].clear()
 
     def _recording(self) -> Callable[..., int]:
         """Return the function that logs every access except the loads that a compiler would remove."""
         log, cuda = super()._recording(), self.cuda
-        loaded, read, written, shared = self.loaded, self.elements_read, self.elements_written, self.shared
-        places = self.places
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int | None = None) -> int:
-            thread, offset = cuda.current, offset_of(array, key)
+            slot, offset = cuda.current.seen.slot, offset_of(array, key)
             if offset is None:  # a slice, of which `log` records the elements one by one
                 return log(array, key, sites, number)
-            address = array.address + offset
-            if sites.operation == "ld":
-                held = array.buffer.space, address, sites.size
-                if held in loaded[thread]:
-                    return NO_SITE
-                loaded[thread].add(held)
-            else:  # arrays may overlap, so a store may have changed any loaded element
-                loaded[thread].clear()
+            place = array.buffer.space, array.address + offset, sites.size
+            if self.holds(slot, sites.operation, place):
+                return NO_SITE
             number = log(array, key, sites, number)
-            if sites.shared:
-                shared[thread] += 1
-                places[thread, BUSIEST_SHARED][number] += 1
-            else:
-                metric, touched = (BUSIEST_LOADS, read) if sites.operation == "ld" else (BUSIEST_STORES, written)
-                touched[thread].update(range(address, address + sites.size, array.itemsize))
-                places[thread, metric][number] += 1
+            self.work(slot, sites.operation, place, array.itemsize, (number, self._sites[number].line))
             return number
 
         return record
@@ -74,50 +110,91 @@ class Costs(Recorder):
     def barrier(self, block: Any, arrived: list[Any]) -> None:
         """Count a barrier, after which other threads' stores are visible."""
         super().barrier(block, arrived)
-        self._forget(arrived)
+        self.forget(thread.seen.slot for thread in arrived)
 
     def meeting(self, group: list[Any]) -> None:
         """Count a warp operation."""
         super().meeting(group)
         if group[0].operation in MEETINGS_THAT_ORDER_MEMORY:
-            self._forget(group)
+            self.forget(thread.seen.slot for thread in group)
 
     def fence(self, thread: Any, scope: str) -> None:
         """Count a fence, after which the thread's loads count again."""
         super().fence(thread, scope)
-        self._forget([thread])
+        self.forget([thread.seen.slot])
 
-    def _forget(self, threads: list[Any]) -> None:
-        for thread in threads:
-            self.loaded[thread].clear()
-
-    def busiest(self) -> dict[str, dict[str, Any]]:
-        """Return the busiest thread for each metric, as `_most` describes it."""
+    def busiest(self, threads: int) -> dict[str, dict[str, Any]]:
+        """Return the busiest thread for each metric, as `_most` describes it; `threads` of a block."""
         work = {
             BUSIEST_LOADS: _sizes(self.elements_read),
             BUSIEST_STORES: _sizes(self.elements_written),
             BUSIEST_SHARED: self.shared,
         }
-        return {metric: self._most(metric, counts) for metric, counts in work.items() if counts}
+        return {metric: self._most(metric, counts, threads) for metric, counts in work.items() if counts}
 
-    def _most(self, metric: str, work: Counter[Any]) -> dict[str, Any]:
-        """Return the thread with the most work: its place, count and lines, busiest first, and its block's average."""
-        ((thread, count),) = work.most_common(1)
-        warps = thread.block.warps
-        threads = [one for warp in warps for one in warp.threads]
-        lines = [self._sites[number].line for number, _ in self.places[thread, metric].most_common()]
+    def _most(self, metric: str, work: Counter[int], threads: int) -> dict[str, Any]:
+        """Return the first thread with the most work: its place, count and lines, and its block's average."""
+        slot = max(sorted(work), key=work.__getitem__)
+        block, warp = self.tally.warps[slot // 32]
+        altogether = sum(count for other, count in work.items() if self.tally.warps[other // 32][0] == block)
+        lines = [line for (_, line), _ in self.places[slot, metric].most_common()]
         return {
-            "block": list(thread.block.index),
-            "warp": warps.index(thread.warp),
-            "lane": thread.lane,
-            "count": count,
-            "average": sum(work[one] for one in threads) / len(threads),
+            "block": list(block),
+            "warp": warp,
+            "lane": slot % 32,
+            "count": work[slot],
+            "average": altogether / threads,
             "lines": [{"file": line.file, "line": line.number, "text": line.text} for line in lines],
         }
 
 
-def _sizes(addresses: dict[Any, set[int]]) -> Counter[Any]:
-    return Counter({thread: len(found) for thread, found in addresses.items()})
+class LaneCosts(LaneRecorder):
+    """Counts the same of a launch that the vectorised engine runs, for all lanes of a statement at once."""
+
+    _recorder: Costs
+
+    def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
+        """Log the accesses of a frame's lanes except the loads that a compiler would remove."""
+        seen, itemsize, slots = array.seen, array.dtype.itemsize, self._slots_in(frame)
+        places = np.broadcast_to(places, len(slots))
+        addresses = seen.start + (places % seen.period if seen.period else places) * itemsize
+        found = [(seen.buffer.space, address, width * itemsize) for address in addresses.tolist()]
+        counted = [
+            lane
+            for lane, (slot, place) in enumerate(zip(slots, found, strict=True))
+            if not self._recorder.holds(slot, operation, place)
+        ]
+        if not counted:
+            return
+        if len(counted) < len(slots):
+            frame, places = frame.child(np.array(counted)), places[counted]
+        super().accessed(frame, array, places, operation, width)
+        site = self._site_key(frame, array, operation, width), line_of(frame.call)
+        for lane in counted:
+            self._recorder.work(slots[lane], operation, found[lane], itemsize, site)
+
+    def barrier(self, frame: Any) -> None:
+        """Count barriers, after which other threads' stores are visible."""
+        super().barrier(frame)
+        self._recorder.forget(self._slots_in(frame))
+
+    def warp_operation(self, frame: Any, operation: str, sources: np.ndarray | None) -> None:
+        """Count warp operations."""
+        super().warp_operation(frame, operation, sources)
+        if operation in MEETINGS_THAT_ORDER_MEMORY:
+            self._recorder.forget(self._slots_in(frame))
+
+    def fence(self, frame: Any) -> None:
+        """Take note of fences, after which the threads' loads count again."""
+        self._recorder.forget(self._slots_in(frame))
+
+    def _slots_in(self, frame: Any) -> list[int]:
+        block, thread = np.divmod(frame.lanes.ids, self.threads)
+        return ((frame.lanes.machine.first + block) * (32 * self.warps.of_a_block) + thread).tolist()
+
+
+def _sizes(addresses: dict[int, set[int]]) -> Counter[int]:
+    return Counter({slot: len(found) for slot, found in addresses.items()})
 
 
 def _between(counts: Counts) -> dict[str, int]:
@@ -129,8 +206,10 @@ def _between(counts: Counts) -> dict[str, int]:
     }
 
 
-def costs(kernel: Any) -> Launchable:
+def costs(kernel: Any, engine: str = "auto") -> Launchable:
     """Return `kernel`, ready to launch; the launch returns its trace as a dict, with the busiest threads added.
+
+    engine: as `trace` takes it; both engines count the same.
 
     "metrics" has six more: the number of blocks, named GRID; the work of the busiest thread, named BUSIEST_LOADS,
     BUSIEST_STORES and BUSIEST_SHARED; and the work between threads (`_between`), which each line has, too.
@@ -138,9 +217,9 @@ def costs(kernel: Any) -> Launchable:
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any]:
         recorder = Costs()
-        launch.run(arguments, recorder)
+        launch.run(arguments, recorder, engine)
         recorder.count()
-        traced, busiest = Trace(launch, recorder), recorder.busiest()
+        traced, busiest = Trace(launch, recorder), recorder.busiest(prod(launch.block))
         counted = traced.as_dict()
         counted["metrics"] |= _between(traced.counts)
         for line, row in zip(counted["lines"], traced.by_line(), strict=True):

@@ -199,3 +199,6 @@ class LaneObserver(Protocol):
 
     def warp_operation(self, frame: Any, operation: str, sources: Any) -> None:
         """Take note that lanes are about to pass a warp operation; `sources`: the places of a shuffle's sources."""
+
+    def fence(self, frame: Any) -> None:
+        """Take note that lanes pass a fence of memory."""

@@ -136,27 +136,31 @@ class LaneRecorder:
 
     def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
         """Log that each lane of a frame accesses `width` elements of an array from its place on."""
-        machine, call, seen = frame.lanes.machine, frame.call, array.seen
+        machine = frame.lanes.machine
         # A statement of lanes with several types of values is told in parts, with one number of turn.
         if self._logged > LONG and machine.launch.told != self._turn:
             self.count(machine)
         self._turn = machine.launch.told
-        key: tuple = operation, width, id(seen.buffer), id(call.at)
+        key = self._site_key(frame, array, operation, width)
+        ids = frame.lanes.ids
+        access = Access(self._turn, machine.first, ids, machine.rounds.of(ids), places)
+        self._accesses.setdefault(key, []).append(access)
+        self._logged += frame.width
+
+    def _site_key(self, frame: Any, array: Any, operation: str, width: int) -> tuple:
+        """Return what tells a site from others: the key of its `Site`, which is made if it is new."""
+        call, buffer = frame.call, array.seen.buffer
+        key: tuple = operation, width, id(buffer), id(call.at)
         while call.caller is not None:  # a function that is called at several places: each is a site, as after inlining
             call = call.caller
             key = (*key, id(call.at))
         if key not in self._sites:
-            buffer = seen.buffer
             parts = 2 if array.dtype.kind == "c" else 1  # the compiler loads a complex number as two floats
             size = width * array.dtype.itemsize // parts
             line = line_of(frame.call)
             made = Site(line, operation, size, buffer.state, buffer.address, buffer.allocation, parts)
-            self._sites[key] = made, seen, array.dtype.itemsize
-        ids = frame.lanes.ids
-        self._accesses.setdefault(key, []).append(
-            Access(self._turn, machine.first, ids, machine.rounds.of(ids), places)
-        )
-        self._logged += frame.width
+            self._sites[key] = made, array.seen, array.dtype.itemsize
+        return key
 
     def reached(self, frame: Any, array: Any, places: Any, ranks: Any, operation: str) -> None:
         """Log that each lane of a frame accesses, at its place, the array that the block with a rank has.
@@ -255,6 +259,9 @@ class LaneRecorder:
         self._recorder.tally.counts_of(line).barriers += len(np.unique(teams))
         for number in np.unique(teams[ids < self.threads]).tolist():  # of the chunk's first block
             self._met(frame, line, "team", ids[teams == number])
+
+    def fence(self, frame: Any) -> None:
+        """A fence is no request."""
 
     def grid_sync(self, frame: Any) -> None:
         """Count a grid sync, and all requests before it: the next ones of every block come after them."""

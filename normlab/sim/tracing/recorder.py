@@ -67,10 +67,14 @@ class Recorder(Observer):
     def lanes(self, cuda: Any, cluster: int) -> LaneRecorder:
         """Return what counts for this recorder, from 0 on, what the vectorised engine tells of the launch of `cuda`."""
         made = LaneRecorder(self, cuda.gridDim, cuda.blockDim, cluster)
-        self._begin(made.warps)
-        self.flows.begin(made, made.threads)
-        self._lanes = made
+        self._count_for(made)
         return made
+
+    def _count_for(self, lanes: LaneRecorder) -> None:
+        """Start all counters at 0, for what the vectorised engine tells `lanes`."""
+        self._begin(lanes.warps)
+        self.flows.begin(lanes, lanes.threads)
+        self._lanes = lanes
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
         """Return the object that the kernel's code tells of turns of loops."""

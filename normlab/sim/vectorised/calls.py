@@ -350,7 +350,10 @@ def _store(site: Site, array: Any, index: Any, value: Any) -> None:
 
 def _fence(site: Site) -> None:
     # A fence may be a turn of a spin loop, so that its thread takes turns with the others: it counts as an atomic does.
-    site.frame.lanes.machine.atomics += 1
+    machine = site.frame.lanes.machine
+    machine.atomics += 1
+    if machine.launch.watch is not None:
+        machine.launch.watch.fence(site.frame)
 
 
 def _lanes_below(site: Site) -> Any:

@@ -106,6 +106,7 @@ def test_pairs_come_as_tuples():
     ("y0", (0.0,), -math.inf), ("y1", (-1.0,), math.nan), ("y0", (1000.0,), 0.004715917977623586),
     ("jn", (2, 0.0), math.nan), ("jn", (1, 0.0), 0.0), ("yn", (2, 0.0), -math.inf), ("yn", (1, -0.0), -math.inf),
     ("jn", (-3, math.inf), math.nan), ("jn", (3, -math.inf), 0.0), ("jn", (3, math.nan), math.nan),
+    ("jn", (100, 9000.0), -0.00527545408921084),
 ])  # fmt: skip
 def test_special_functions(name, arguments, expected):
     np.testing.assert_allclose(getattr(LIBDEVICE, name)(*arguments), expected, rtol=2e-12, atol=1e-300)
