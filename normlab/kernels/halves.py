@@ -9,7 +9,7 @@ many for each length. So which way is faster changes several times with the leng
 Measured on an H100 at 2^24 to 2^26 elements of bfloat16 and float32, 104 lengths, both ways in one process. Fractions
 of a copy, of 8 bytes and whole: backward of float32 LayerNorm, 202 columns 0.67 / 0.94, 1,026 columns 0.95 / 0.90,
 3,010 columns 0.79 / 0.87; of bfloat16, 516 columns 0.69 / 0.88, 3,012 columns 0.96 / 0.89. Forward of float32
-LayerNorm, 65,542 columns 0.54 / 0.85; of bfloat16, 48,068 columns 0.92 / 0.82.
+LayerNorm, 65,542 columns 0.54 / 0.85; of bfloat16, 8,708 columns 0.97 / 0.85, 48,068 columns 0.92 / 0.82.
 
 Of few rows the whole vectors are the slower way: their backward takes 1.1 to 1.4 times as long (1 row of 516 columns of
 bfloat16, from the output, 5.5 and 7.7 us). A row must have the same bits in every batch, so the ranges are chosen for

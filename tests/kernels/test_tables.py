@@ -20,7 +20,7 @@ def test_every_row_has_a_reason():
     backward = (table_for(*sizes, kind) for sizes in HALVES_AND_SINGLES for kind in backward_layouts.KINDS)
     first = [GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED]
     first += [edges_for(size, kind) for size in (2, 4) for kind in backward_layouts.KINDS]
-    for row in itertools.chain(*TABLES.values(), *SLICES.values(), NARROW, *first, *backward):
+    for row in itertools.chain(*TABLES.values(), *NARROWER.values(), *SLICES.values(), NARROW, *first, *backward):
         assert len(row.why) > 20
         assert row.vectors >= 1
 
@@ -48,25 +48,39 @@ def test_odd_rows_are_laid_out_by_every_row_of_their_table(norm, saved, dtype):
         for kind in backward_layouts.KINDS
         if kind.memory_efficient == (saved == "output") and kind.biased == (norm == "layer")
     )
-    for row in edges_for(2 if dtype == "bfloat16" else 4, kind):
-        if row.columns_up_to <= 384:
-            continue  # where `short_rows` is asked first
-        problem = Problem("backward", norm, 8192, row.columns_up_to - 15, dtype, saved=saved)  # it touches 7 more
+    rows = edges_for(2 if dtype == "bfloat16" else 4, kind)
+    for row in rows:
+        last = row.columns_up_to - 15  # it touches 7 more
+        if row.columns_up_to <= 384 or any(
+            one.columns_from <= last + 7 <= one.columns_up_to for one in rows[: rows.index(row)]
+        ):
+            continue  # `short_rows` is asked first, or an earlier row of the table
+        problem = Problem("backward", norm, 8192, last, dtype, saved=saved)
         plan = step.plan(problem, Device.named("h100"))
         assert row.why in plan.why
         found = plan.layout.rows, plan.layout.stages, plan.layout.prefetch
         assert found in ((row.rows, row.stages, row.prefetch), (1, 2, 0)), row
 
 
+@pytest.mark.parametrize(("table", "part"), [(TABLES, 1), (NARROWER, 2)], ids=["whole vectors", "half vectors"])
 @pytest.mark.parametrize(("itemsize", "rms"), TABLES)
-def test_forward_rows_ascend_and_hold_up_to_their_last_column(itemsize, rms):
-    ends = [row.columns_up_to for row in TABLES[itemsize, rms]]
+def test_forward_rows_ascend_and_hold_up_to_their_last_column(itemsize, rms, table, part):
+    """In vectors of half the width, at half as many columns."""
+    ends = [row.columns_up_to for row in table[itemsize, rms]]
     assert ends == sorted(set(ends))
-    for row in TABLES[itemsize, rms]:
-        full = 16 // itemsize
-        found = [forward_layouts.rows_for(row.columns_up_to + more, full, itemsize, rms) for more in (0, full)]
+    for row in table[itemsize, rms]:
+        width = 16 // itemsize // part
+        columns = row.columns_up_to // part
+        found = [forward_layouts.rows_for(columns + more, width, itemsize, rms) for more in (0, width)]
         assert found[0].why == row.why
         assert found[1] is None or found[1].why != row.why
+
+
+def test_rows_that_fill_few_threads_with_two_vectors_each_are_laid_out_by_a_later_line():
+    """LayerNorm's, if they are plain: 1,288 columns of 16 bits fill 161 of 192 vectors, 1,032 fill 129 of 192."""
+    for n2, vectors, extras in ((1288, 2, {}), (1032, 3, {}), (1032, 2, {"beside": True})):
+        assert forward_layouts.rows_for(n2, 8, 2, False, **extras).layout.thread_map.vectors == vectors, (n2, extras)
+    assert forward_layouts.rows_for(1032, 8, 2, True).layout.thread_map.vectors == 2
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -112,8 +126,14 @@ def test_parameters_come_early_only_where_threads_have_columns(n2, rms, early):
 
 
 def test_narrower_vectors_have_tables_of_their_own_in_plain_norms_alone():
-    (candidate,) = {*NARROWER[2, False]} - {*TABLES[2, False]}
-    plain, full = forward_layouts.rows_for(708, 4, 2, False), forward_layouts.rows_for(712, 8, 2, False)
-    assert (plain.why, plain.layout.thread_map.threads, plain.layout.rows) == (candidate.why, 64, 2)
-    others = [forward_layouts.rows_for(708, 4, 2, *how) for how in ((False, True), (False, False, True), (True,))]
-    assert candidate.why not in {one.why for one in (full, *others)}
+    for (itemsize, rms), table in NARROWER.items():
+        full = 16 // itemsize
+        own = {row.why for row in table} - {row.why for row in TABLES[itemsize, rms]}
+        plain = forward_layouts.rows_for(700 + full // 2, full // 2, itemsize, rms)
+        assert plain.why in own
+        whole = forward_layouts.rows_for(704, full, itemsize, rms)
+        extras = [
+            forward_layouts.rows_for(700 + full // 2, full // 2, itemsize, rms, **{what: True})
+            for what in ("beside", "sampled")
+        ]
+        assert not own & {one.why for one in (whole, *extras)}

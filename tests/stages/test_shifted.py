@@ -127,7 +127,7 @@ def test_nothing_is_found(rms, offset, monkeypatch):
     watch(replace(case, x=shifted(case.x, offset)))
 
 
-@pytest.mark.parametrize("n2", [333, 1031])
+@pytest.mark.parametrize("n2", [333, 1281])
 def test_nothing_is_found_in_few_rows(n2):
     """Parameters are staged while the rows are on their way, of part of a warp and of two warps."""
     watch(random_case(9, n2, BFLOAT16))
@@ -139,10 +139,10 @@ def by_turns(monkeypatch):
     monkeypatch.setattr(row_counts, "shifted_grid", lambda layout, n1, device: 8)
 
 
-@pytest.mark.parametrize("n2", [259, 1031])
+@pytest.mark.parametrize("n2", [259, 1281])
 def test_rows_by_turns_have_the_same_bits(n2, monkeypatch):
     """Of part of a warp, and of two warps."""
-    case = random_case(8 * (256 // 16 if n2 == 259 else 4) * 2 + 3, n2, BFLOAT16)
+    case = random_case(8 * (16 if n2 == 259 else 2) * 2 + 3, n2, BFLOAT16)
     with using("simulator"):
         want = forward(case, STEP)
         by_turns(monkeypatch)
@@ -153,7 +153,7 @@ def test_rows_by_turns_have_the_same_bits(n2, monkeypatch):
 def test_nothing_is_found_in_rows_by_turns(monkeypatch):
     """A row's sums are read while another warp has written those of the next."""
     by_turns(monkeypatch)
-    watch(random_case(36, 1031, BFLOAT16))  # the blocks take 32 rows a turn
+    watch(random_case(36, 1281, BFLOAT16))  # the blocks take 16 rows a turn
 
 
 def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():

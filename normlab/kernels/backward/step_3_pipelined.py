@@ -35,7 +35,7 @@ from normlab.kernels.backward.pipelined.kernel import build
 from normlab.kernels.backward.pipelined.kind import Kind, kind_of
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.short_rows import plan as short_rows
-from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.kernels.words import counted
@@ -63,8 +63,8 @@ FEW_WHY = (
 
 def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
     """Return the plan, if shared memory of a block or a cluster holds rows, and asynchronous copies can bring them."""
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     n1, n2 = problem.shape
     width = widest(n2, *problem.matrices)
     together = min(width, widest(n2, problem.grad_input, problem.weight, problem.bias, *problem.gradients))

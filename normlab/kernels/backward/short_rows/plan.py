@@ -8,7 +8,7 @@ from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipelined.kind import kind_of
 from normlab.kernels.backward.short_rows.kernel import build
 from normlab.kernels.backward.short_rows.tiles import layout_for
-from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Work
+from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, PersistentPlan, Plan, Refusal, Work
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.tiles import TileLayout
 from normlab.kernels.words import counted
@@ -23,8 +23,8 @@ ALONE = 8
 
 def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
     """Return the plan, if rows are short and asynchronous copies can bring them."""
-    if problem.invvar.dtype.itemsize != 4:
-        return Refusal("it computes in float32, and float64 is asked for")
+    if problem.in_float64:
+        return FLOAT32_ALONE
     n1, n2 = problem.shape
     extras = problem.grad_residual, problem.row_map, problem.gating
     if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
