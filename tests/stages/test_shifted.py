@@ -169,6 +169,14 @@ def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():
     assert turns[10**7] == row_counts.SHIFTED_TURNS
 
 
+def test_a_thread_has_a_fifth_vector_where_four_would_leave_a_fifth_of_the_threads_idle():
+    """Of bfloat16; and a block has as few rows as fill 128 threads."""
+    for n2, vectors, threads in ((897, 4, 32), (1025, 5, 32), (1281, 3, 64), (2305, 5, 64), (2049, 3, 96)):
+        layout = shifted_rows.layout_for(n2, 2, 2, True, False).layout
+        assert (layout.thread_map.vectors, layout.thread_map.threads) == (vectors, threads), n2
+        assert layout.rows == -(-128 // threads)
+
+
 def test_whole_vectors_are_moved():
     """A third of the requests that one element at a time would take, although rows have two ends each."""
     case = random_case(8, 1001, BFLOAT16, rms=True)
