@@ -1,8 +1,8 @@
 """Tests that cannot fail prove nothing: each mutant is the code with one mistake in it, and the suite must reject it.
 
 A mutant replaces code in one module of stages or kernels; this module and those that use it are imported afresh, and a
-test of the suite runs on them, in the simulator. It must fail, by an assertion or by an error that the simulator or an array raises, and the same
-test must pass without the mutation.
+test of the suite runs on them, in the simulator. It must fail, by an assertion or by an error that the simulator or an
+array raises, and the same test must pass without the mutation.
 
 Comments and blank lines are dropped before the code is replaced, so that they may change freely. A barrier is found by
 the code line before or after it.
@@ -612,7 +612,7 @@ def dependents(module: str) -> set[str]:
     """Return the names of the loaded modules of FRESH that hold code of `module`: those that import it, and so on.
 
     All packages are among them, as their attributes are the modules that have been imported. The others stay as they
-    are: a mutant imports 35 modules, not 131.
+    are: a mutant imports 24 modules on average, not all 137.
     """
     loaded = {name for name in sys.modules if name.startswith(FRESH)}
     users = defaultdict(set)

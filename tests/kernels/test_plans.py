@@ -548,7 +548,6 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 2305, half, (9, 0), most  # odd rows; five vectors per thread
     yield "one_barrier", 513, wide, (9, 0), most  # the same; with the registers of 1,024 threads it spilled
     yield "one_barrier", 14340, half, (9, 0), most  # eight vectors of four elements
-    yield "one_barrier", 11002, wide, (9, 0), most  # six of two, and 928 threads
     yield "one_barrier", 1024, half, (9, 0), (100_000,)  # early parameters, with the registers of 1,024 threads
     yield "one_barrier", 16384, half, (9, 0), (1,)  # few rows' parameters, with all registers of 512 threads
     yield "one_barrier", 6059, half, (9, 0), (6,)  # few odd rows: with 64 registers it spilled

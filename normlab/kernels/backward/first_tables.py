@@ -332,7 +332,8 @@ def edges_for(widest: int, kind: Kind) -> tuple[Candidate, ...]:
     """Return the candidates of rows that begin in the middle of a vector."""
     recomputed = kind.memory_efficient
     if widest == 4:
-        if recomputed and kind.biased:  # gamma, 1 / gamma and beta leave no room for more stages
+        if recomputed and kind.biased:
+            # gamma, 1 / gamma and beta leave no room for a third stage, and of long rows none for a second one
             return PAIR_OF_SINGLES_WITH_BIAS, *EDGES_OF_SINGLES
         return PAIR_OF_SINGLES, *EDGES_OF_SINGLES, *EDGES_OF_LONG_SINGLES
     if kind.biased and not recomputed:

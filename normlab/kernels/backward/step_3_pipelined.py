@@ -49,7 +49,15 @@ MOST_EACH = 7  # clusters per sample, at most, where as many for each would leav
 BUSY = 0.9  # of the multiprocessors busy, on average, are enough where clusters have samples of their own
 # Up to so many rows (with a bias: True) and bytes per matrix, other blocks of the launch make the columns' sums. With
 # more, they are slower: RMSNorm 1,024 x 256 takes 5.3 us instead of 4.8, LayerNorm 512 x 16,384 of float32 55 instead
-# of 35.
+# of 35. On an H100, in us:
+#
+#     LayerNorm    rows x columns           MiB    other blocks    the same blocks
+#     bfloat16      64 x 64,136, output       8         32               43
+#                  128 x 64,136, output      16         61               53
+#     odd rows      23 x 91,707               4         28               34
+#                   46 x 91,707               8         50               41
+#     float32       24 x 14,560, output       1         11               15
+#                   24 x 42,832, output       4         22               18
 FEW_ROWS = {True: 1024, False: 768}
 FEW_BYTES = 2**23
 FEW_BYTES_AT_OFFSETS = 2**22  # of rows that begin in the middle of a vector
@@ -191,12 +199,9 @@ def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Dev
         return False
     held = beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
     most = FEW_BYTES
-    # Measured on an H100 (LayerNorm; in brackets RMSNorm), with blocks of their own and without, in us:
-    if layout.alignments > 1:  # bfloat16, 23 x 91,707 (4 MiB) 28 and 34 [27 and 25]; 46 x 91,707 50 and 41 [47 and 31]
+    if layout.alignments > 1:
         most = FEW_BYTES_AT_OFFSETS
-    # bfloat16 from the output, 16 x 14,560 9 and 16, 64 x 64,136 (8 MiB) 32 and 43, 128 x 64,136 61 and 53;
-    # float32, 24 x 14,560 (1.3 MiB) 11 and 15, 24 x 42,832 (4 MiB) 22 and 18
-    elif 2 * held > device.shared_bytes and layout.grad_bytes == 4:
+    elif layout.grad_bytes == 4 and 2 * held > device.shared_bytes:
         most = FEW_BYTES_ALONE
     return held <= device.shared_bytes and n1 * row_bytes <= most
 

@@ -52,7 +52,7 @@ class RegisterLayout(NamedTuple):
 SHIFTED_TURNS = 8
 MAX_THREADS = 1024
 LEAST_THREADS = 128  # per block of rows that share a warp
-MOST_VECTORS = 5  # per lane of such rows; fewer on less than SHORTEST lanes, which would read far apart
+MOST_VECTORS = 5  # per lane of such rows; fewer on fewer than SHORTEST lanes, which would read far apart
 SHORTEST = 4
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
@@ -92,9 +92,9 @@ def rows_for(
     # Early parameters take registers of threads without columns, too. RMSNorm of bfloat16: 1,104 columns, which fill
     # 0.72 of their threads, 0.93 of a copy, late 0.99; 904 columns, 0.88, 1.03 and 1.02. LayerNorm has two parameters:
     # 1,776 columns, 0.87, reach 0.93, late 0.99 (H100).
-    filled = 8 * n2 >= (7 if rms else 8) * thread_map.columns
+    few_idle = 8 * n2 >= (7 if rms else 8) * thread_map.columns
     needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
-    early = chosen.early and filled and plain and needed <= EARLY_REGISTERS
+    early = chosen.early and few_idle and plain and needed <= EARLY_REGISTERS
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
     if early and limit:

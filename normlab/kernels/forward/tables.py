@@ -87,7 +87,8 @@ LAYER_HALVES = (
     ),
     Candidate(
         columns_up_to=4096, vectors=4, rows=2,
-        why="1.00 of a copy at 4096 columns; two vectors: 0.97; early: 0.92; 1.00 at 1032 columns on an H100, 0.93",
+        why="1.00 of a copy at 4096 columns; two vectors: 0.97; early: 0.92; on an H100 1.00 at 1032 columns, with two "
+            "vectors 0.93",
     ),
     Candidate(
         columns_up_to=16384, vectors=4, rows=1, resident_threads=768,
