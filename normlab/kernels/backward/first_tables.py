@@ -97,13 +97,12 @@ SHORT_EDGES = (
         why="0.40 / 0.45 of a copy at 65 columns (LayerNorm / RMSNorm); one element at a time: 0.24 / 0.23; on an H100",
     ),
     Candidate(
-        columns_from=257, columns_up_to=272, threads=8, rows=32, stages=3, prefetch=1,
-        why="0.81 / 0.82 of a copy at 257 columns (LayerNorm / RMSNorm), from the output 0.82 / 0.83; 16 lanes: 0.78 / "
-            "0.82, 0.77 / 0.81; but at 289 0.79, 16 lanes: 0.81",
+        columns_from=257, columns_up_to=304, threads=16, rows=24, stages=2,
+        why="0.89 / 0.89 of a copy at 257 columns (LayerNorm / RMSNorm), 0.86 at 289; 32 rows: 0.82 / 0.86, 0.85",
     ),
     Candidate(
         columns_up_to=384, threads=16, rows=32, stages=2,
-        why="0.80 / 0.84 of a copy at 333 columns (LayerNorm / RMSNorm); half as many rows: 0.72 / 0.74; on an H100",
+        why="0.89 of a copy at 333 columns (LayerNorm); 24 rows: 0.84, 16 rows: 0.72",
     ),
     Candidate(
         columns_up_to=768, threads=32, rows=8, stages=2,
@@ -145,18 +144,16 @@ EDGES_OF_CLUSTERS = tuple(
                                "four stages: 0.61, 0.50"),
     )
 )
-HALF_A_WARP = Candidate(
-    columns_from=385, columns_up_to=408, threads=16, rows=24, stages=2,
-    why="0.87 of a copy at 385 columns (LayerNorm), from the output 0.86; a warp: 0.82, 0.76; but at 449 0.82, 0.82; a "
-        "warp: 0.86, 0.85",
-)
 EDGES_SAVED_WITH_BIAS = (
-    HALF_A_WARP,
     Candidate(
         columns_from=2305, columns_up_to=3072, vectors=3, rows=2, stages=2,
         why="0.90 of a copy at 2561 columns (LayerNorm); four rows: 0.85",
     ),
     *SHORT_EDGES,
+    Candidate(
+        columns_from=3073, columns_up_to=4088, vectors=4, rows=2, stages=3, prefetch=1,
+        why="0.91 of a copy at 3585 columns (LayerNorm); three rows, no prefetch: 0.86",
+    ),
     Candidate(
         columns_up_to=5120, vectors=4, rows=3, stages=3,
         why="0.90 of a copy at 5001 columns (LayerNorm); two rows: 0.86, with a prefetch of 1 0.83",
@@ -175,30 +172,25 @@ EDGES_SAVED_WITH_BIAS = (
         why="0.76 of a copy at 91707 columns (LayerNorm), 0.70 at 120001; twice as many blocks: 0.64, 0.67",
     ),
 )
-FOUR_VECTORS = Candidate(
-    columns_from=6145, columns_up_to=6656, vectors=4, rows=2, stages=3,
-    why="0.84 of a copy at 6145 columns, from the output (LayerNorm); as aligned rows: 0.78",
+WARP_PER_ROW = Candidate(
+    columns_from=769, columns_up_to=864, threads=32, rows=12, stages=2,
+    why="0.88 of a copy at 769 columns, from the output (LayerNorm); 64 threads: 0.83",
 )
 EDGES_RECOMPUTED_WITH_BIAS = (
-    HALF_A_WARP._replace(columns_up_to=432),
-    HALF_A_WARP._replace(
-        columns_from=513, columns_up_to=544,
-        why="0.80 of a copy at 513 columns, from the output (LayerNorm), 0.81 at 537; a warp: 0.75, 0.77",
-    ),
     Candidate(
-        columns_from=769, columns_up_to=864, threads=32, rows=12, stages=2,
-        why="0.88 of a copy at 769 columns, from the output (LayerNorm); 64 threads: 0.80",
+        columns_from=257, columns_up_to=272, threads=16, rows=16, stages=2,
+        why="0.84 of a copy at 257 columns, from the output (LayerNorm); 24 rows: 0.79; but at 289 0.81, 24 rows: 0.84",
     ),
+    WARP_PER_ROW,
     *SHORT_EDGES,
     Candidate(
         columns_from=3073, columns_up_to=3584, threads=160, rows=3, stages=2,
         why="0.86 of a copy at 3073 columns, from the output (LayerNorm); as aligned rows: 0.79",
     ),
     MIDDLE_EDGES._replace(columns_from=4097),
-    FOUR_VECTORS,
     Candidate(
-        columns_from=7681, columns_up_to=8448, vectors=3, rows=1, stages=3, prefetch=1,
-        why="0.85 of a copy at 8191 columns, from the output (LayerNorm); as aligned rows: 0.76",
+        columns_from=7681, columns_up_to=8448, vectors=4, rows=1, stages=3, prefetch=1,
+        why="0.85 of a copy at 7681 columns, from the output (LayerNorm), 0.83 at 8191; three vectors: 0.81, 0.80",
     ),
     Candidate(
         columns_from=12289, columns_up_to=14336, columns_a_block=7168, vectors=5, rows=2, stages=3,
@@ -206,13 +198,15 @@ EDGES_RECOMPUTED_WITH_BIAS = (
     ),
     *EDGES_OF_CLUSTERS,
 )
-FIVE_VECTORS = FOUR_VECTORS._replace(
-    columns_up_to=7680, vectors=5,
-    why="float16, whose registers spill with four vectors, as do those of aligned rows' layout; not measured in "
-        "float16; bfloat16 at 6145 columns: 0.80 of a copy, as aligned rows 0.78",
-)
-EDGES_RECOMPUTED_FLOAT16_WITH_BIAS = tuple(
-    FIVE_VECTORS if row is FOUR_VECTORS else row for row in EDGES_RECOMPUTED_WITH_BIAS
+EDGES_RECOMPUTED_FLOAT16_WITH_BIAS = (  # registers would spill in the layouts of bfloat16
+    WARP_PER_ROW._replace(
+        rows=8, why="float16, whose registers spill with 12 rows; bfloat16 at 769 columns, from the output: 0.83",
+    ),
+    Candidate(
+        columns_from=6145, columns_up_to=7680, vectors=5, rows=2, stages=3,
+        why="float16, whose registers spill with four vectors: 0.81 of a copy at 6145 columns, from the output",
+    ),
+    *EDGES_RECOMPUTED_WITH_BIAS,
 )
 PAIRS_OF_ROWS = (
     *(
