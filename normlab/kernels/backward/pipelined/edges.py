@@ -90,11 +90,10 @@ def trimmer(layout: PipelineLayout) -> Any:
             clear_up_to(int32(-first), memory, row.at)  # of the row before
         left = int32(n2 - share.first)
         for v in range(vectors):
-            count = int32(left - int32(v * span))
-            if 0 < count < width:
+            if v * span < left < v * span + width:
                 if row.number == n1 - 1:
-                    load_last(operands, memory, row.at + v * span, n1 * n2 - count, count)
-                clear_from(count, memory, row.at + v * span)
+                    load_last(operands, memory, row.at + v * span, n1 * n2 - left + v * span, left - v * span)
+                clear_from(int32(left - v * span), memory, row.at + v * span)
 
     return trim
 
