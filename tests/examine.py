@@ -160,9 +160,9 @@ def hold(what: str, got, want, bound) -> float:
     return ratio
 
 
-def examine_forward(case: Case, step) -> dict[str, float]:
-    """Hold a forward step to the oracle. Returns err / bound of each result."""
-    got, plan = with_plan(forward, case, step)
+def examine_forward(case: Case, step, run: Callable = forward) -> dict[str, float]:
+    """Hold a forward step to the oracle, run by `run`. Returns err / bound of each result."""
+    got, plan = with_plan(run, case, step)
     bound = forward_bound(case, arithmetic(case, plan.rows, statistics=step.statistics))
     results = zip(("output", "mean", "invvar"), got, forward_truth(case), bound, strict=True)
     return {what: hold(f"forward {step.name} {what}", *rest) for what, *rest in results}

@@ -61,6 +61,7 @@ def test_a_row_s_results_have_the_same_bits_in_every_batch(step, n2, dtype, rms)
     for n1 in (1, 3):
         got = forward(replace(case, x=case.x[:n1]), step)
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    return want
 
 
 @pytest.mark.parametrize("n2", [64, 130, 512, 1040, 4096])
@@ -367,22 +368,23 @@ def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
             examine_backward(case, None, step, memory_efficient)
 
 
-def sanitized(case, step, memory_efficient) -> None:
-    """Run a step's kernels under watch, scratch memory without contents."""
+def sanitized(case, step, memory_efficient=None) -> tuple:
+    """Run a step's kernels under watch, scratch memory without contents; return the results."""
     memory = Memory()
     launch = launcher(memory)
     n1, n2 = case.x.shape
     mean, invvar = np.zeros(n1, np.float32), np.ones(n1, np.float32)
     if step in FORWARD:
-        output, *statistics = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n1, np.float32) for _ in range(2))
-        step.run(launch, case.x, case.weight, case.bias, np.float32(1), output, *statistics)
+        results = memory.empty((n1, n2), case.grad_output.dtype), *(memory.empty(n1, np.float32) for _ in range(2))
+        step.run(launch, case.x, case.weight, case.bias, np.float32(case.eps), *results)
     else:
-        gradients = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, case.weight.dtype) for _ in range(2))
+        results = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, case.weight.dtype) for _ in range(2))
         step.run(launch, memory, BackwardProblem(
             case.grad_output, case.x, None if memory_efficient else mean, invvar, case.weight, case.bias,
-            np.float32(case.eps), False, memory_efficient, *gradients,
+            np.float32(case.eps), False, memory_efficient, *results,
         ))  # fmt: skip
     assert not memory.empties, "a result was not computed"
+    return results
 
 
 @backward_steps
@@ -413,12 +415,13 @@ def slices(thread_map, monkeypatch, blocks=2):
 
 
 def in_smaller_batches(case, rows):
-    """Hold the first so many of its rows to the bits that they have among all."""
+    """Hold the first so many of its rows to the bits that they have among all; return the results of all."""
     step = step_of("forward", "clusters")
     want = forward(case, step)
     for n1 in rows:
         got = forward(replace(case, x=case.x[:n1]), step)
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    return want
 
 
 def built_plans(monkeypatch):
@@ -515,9 +518,8 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):
         for one in (case, replace(case, weight=None), replace(case, bias=None)):
-            examine_forward(one, step)
-            if one is case or (shared and spread == 1):  # where it matters in what order which parameters come
-                sanitized(one, step, False)
+            watched = one is case or (shared and spread == 1)  # where it matters in what order which parameters come
+            examine_forward(one, step, sanitized if watched else forward)
     assert {(plan.parameter_bytes > 0, plan.spread) for plan in built} == {(shared, spread)}
     assert {plan.kept for plan in built if not plan.one_row} == {kept}
     each = {(plan.parameters, plan.kept) for plan in built if plan.one_row}
