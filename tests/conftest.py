@@ -74,10 +74,11 @@ def pytest_sessionstart():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def intermediate_codes_are_kept():
-    """A kernel's PTX and its cubin are made of the same intermediate code: here, Numba compiles it once."""
+def what_is_compiled_is_kept():
+    """A kernel's PTX and its cubin are made of the same intermediate code, and several tests ask for the same PTX."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offline, "_intermediate_codes", functools.cache(offline._intermediate_codes))
+        for name in ("_intermediate_codes", "_link"):
+            patch.setattr(offline, name, functools.cache(getattr(offline, name)))
         yield
 
 

@@ -160,16 +160,18 @@ def hold(what: str, got, want, bound) -> float:
     return ratio
 
 
-def examine_forward(case: Case, step) -> dict[str, float]:
-    """Hold a forward step to the oracle. Returns err / bound of each result."""
-    got, plan = with_plan(forward, case, step)
+def examine_forward(case: Case, step, run: Callable = forward) -> dict[str, float]:
+    """Hold a forward step to the oracle, run by `run`. Returns err / bound of each result."""
+    got, plan = with_plan(run, case, step)
     bound = forward_bound(case, arithmetic(case, plan.rows, statistics=step.statistics))
     results = zip(("output", "mean", "invvar"), got, forward_truth(case), bound, strict=True)
     return {what: hold(f"forward {step.name} {what}", *rest) for what, *rest in results}
 
 
-def examine_backward(case: Case, forward_step, step, memory_efficient: bool | str) -> dict[str, float]:
-    """Hold a backward step to the oracle. Returns err / bound of each gradient.
+def examine_backward(
+    case: Case, forward_step, step, memory_efficient: bool | str, run: Callable = backward
+) -> dict[str, float]:
+    """Hold a backward step to the oracle, run by `run`. Returns err / bound of each gradient.
 
     It is fed by a forward step, or by the oracle where that is None, which spares the simulator the forward.
     """
@@ -180,7 +182,7 @@ def examine_backward(case: Case, forward_step, step, memory_efficient: bool | st
         before = arithmetic(case, plan.rows, statistics=forward_step.statistics)
     saved = output if memory_efficient else case.x
     kept = keep(case, mean, invvar) if memory_efficient == "exact" else None
-    gradients, plan = with_plan(backward, case, step, saved, mean, invvar, memory_efficient, kept)
+    gradients, plan = with_plan(run, case, step, saved, mean, invvar, memory_efficient, kept)
     rows, columns = plan.rows, plan.columns
     if kept is not None and len(case.x):
         rows, columns = with_repairs(rows, columns, *kept.values.shape)

@@ -1,5 +1,6 @@
 """Compiling with no GPU: PTX, the assembler's account of it, and how many blocks fit on a multiprocessor."""
 
+import gc
 import re
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -217,6 +218,22 @@ def test_the_variables_of_every_instruction_are_those_that_numba_finds(monkeypat
     monkeypatch.setattr(remembering, "_variables", variables)
     bare_code()
     assert asked
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_numba_compiles_and_afterwards_as_before(collects, monkeypatch, request):
+    request.addfinalizer(gc.enable)
+    (gc.enable if collects else gc.disable)()
+    collected = []
+
+    def compile_all(*_, **__):
+        collected.append(gc.isenabled())
+        raise MemoryError
+
+    monkeypatch.setattr(offline.cuda, "compile_all", compile_all)
+    with pytest.raises(MemoryError):
+        compile_ptx(cuda.jit(body), ROWS)
+    assert (collected, gc.isenabled()) == ([False], collects)
 
 
 def test_numba_does_not_remember_what_it_refuses():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from counting import COPIED, counter
 from draws import Case
-from examine import examine_backward
-from kernels.test_invariance import few_stay, random_case, results, sanitized, shifted
+from examine import backward, examine_backward
+from kernels.test_invariance import bits, few_stay, random_case, results, sanitized, shifted, watched
 
 from normlab.engine import launch, using
 from normlab.host.checks import step_of
@@ -72,10 +72,15 @@ def test_few_clusters_take_all_rows_of_all_alignments(n2, clusters, memory_effic
         patch.setattr(final_sums, "sums_of", lambda *how: ())
         want = results(case, STEP, memory_efficient)[0]
     few_stay(monkeypatch, clusters)
+    got = []
+
+    def noted(*how):
+        got.extend(backward(*how))
+        return got
+
     with using("simulator"):  # `few_stay` hands out host memory
-        examine_backward(case, None, STEP, memory_efficient)
-        monkeypatch.setattr(final_sums, "sums_of", lambda *how: ())
-        assert results(case, STEP, memory_efficient)[0] == want
+        examine_backward(case, None, STEP, memory_efficient, noted)
+    assert bits(got[0]) == want
 
 
 def test_lines_of_sums_are_written_to_their_ends(monkeypatch):
@@ -118,8 +123,7 @@ def test_odd_rows_of_a_cluster_are_right_and_nothing_is_found(prefetch, memory_e
     few_stay(monkeypatch)
     case = random_case(11, 249, np.float32)
     with using("simulator"):
-        examine_backward(case, None, STEP, memory_efficient)
-        sanitized(case, STEP, memory_efficient)
+        examine_backward(case, None, STEP, memory_efficient, watched)
 
 
 @pytest.mark.parametrize("memory_efficient", [False, True])

@@ -4,13 +4,14 @@ The rows are short here, with layouts as those of the rows that clusters are for
 """
 
 from dataclasses import replace
+from functools import cache
 
 import devices
 import ml_dtypes
 import numpy as np
 import pytest
 from examine import arithmetic, examine_forward, forward, forward_bound, forward_truth
-from kernels.test_invariance import bits, built_plans, few_stay, in_smaller_batches, random_case, sanitized, shifted
+from kernels.test_invariance import bits, built_plans, few_stay, in_smaller_batches, random_case, shifted, watched
 
 from normlab import oracle
 from normlab.engine import launch, using
@@ -69,22 +70,26 @@ def test_nothing_is_found_in_long_odd_rows(way, monkeypatch):
     ones = case, replace(case, weight=None), replace(case, bias=None), replace(case, weight=None, bias=None)
     with using("simulator"):
         for one in ones:
-            examine_forward(one, STEP)
-            sanitized(one, STEP, False)
+            examine_forward(one, STEP, watched)
     assert {(plan.kept, plan.spread, plan.readers) for plan in built if plan.parameters} == {how}
+
+
+@cache
+def bits_by_a_cluster_each():
+    """A case, and the bits of its results where each row has a cluster of its own."""
+    case = random_case(13, 1021, BFLOAT16)
+    with pytest.MonkeyPatch.context() as patch, using("simulator"):
+        lay_out(patch, 8, 2, 13)
+        return case, [bits(array) for array in forward(case, STEP)]
 
 
 def hold_bits(monkeypatch, clusters: int, **limits: int) -> set[bool]:
     """Hold rows to the bits that they have by a cluster each; return whether clusters took rows of one place only."""
-    case = random_case(13, 1021, BFLOAT16)
-    with monkeypatch.context() as patch, using("simulator"):
-        lay_out(patch, 8, 2, 13)
-        want = [bits(array) for array in forward(case, STEP)]
+    case, want = bits_by_a_cluster_each()
     lay_out(monkeypatch, 8, 2, clusters, **limits)
     built = built_plans(monkeypatch)
     with using("simulator"):
-        assert [bits(array) for array in forward(case, STEP)] == want
-        in_smaller_batches(case, (1, 2, 8, 9))
+        assert [bits(array) for array in in_smaller_batches(case, (1, 2, 8, 9))] == want
     return {plan.alike for plan in built}
 
 

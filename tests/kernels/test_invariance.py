@@ -289,8 +289,7 @@ def test_warps_of_a_block_have_columns_of_their_own_where_blocks_are_many(memory
     monkeypatch.setattr(beside, "MOST_BLOCKS", 4)
     in_half_vectors(monkeypatch)
     case, step = random_case(9, n2, BFLOAT16), step_of("backward", "pipelined")
-    examine_backward(case, None, step, memory_efficient)
-    sanitized(case, step, memory_efficient)
+    examine_backward(case, None, step, memory_efficient, watched)
 
 
 @both_paths
@@ -301,8 +300,7 @@ def test_many_short_rows_a_block_are_right_and_nothing_is_found(memory_efficient
     lay_out(layout, monkeypatch)
     case = random_case(70, 28, BFLOAT16)
     with using("simulator"):
-        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
-        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient, watched)
 
 
 @both_paths
@@ -312,8 +310,7 @@ def test_few_rows_of_clusters_are_right_and_nothing_is_found(memory_efficient, m
     lay_out(layout, monkeypatch)
     case, step = random_case(3, 204, BFLOAT16), step_of("backward", "pipelined")
     with using("simulator"):
-        examine_backward(case, None, step, memory_efficient)
-        sanitized(case, step, memory_efficient)
+        examine_backward(case, None, step, memory_efficient, watched)
         few = results(case, step, memory_efficient)[0]
     devices.many_rows(monkeypatch)
     with using("simulator"):
@@ -326,8 +323,7 @@ def test_rows_without_blocks_for_the_columns_are_right_and_nothing_is_found(memo
     devices.many_rows(monkeypatch)
     case = random_case(9, 388, np.float32)
     with using("simulator"):
-        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
-        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient, watched)
 
 
 @pytest.mark.skipif(not use_gpu(), reason="a GPU compiles a kernel for few rows, and another one for many")
@@ -367,22 +363,29 @@ def test_sums_of_several_blocks_are_right(step, number, monkeypatch):
             examine_backward(case, None, step, memory_efficient)
 
 
-def sanitized(case, step, memory_efficient) -> None:
-    """Run a step's kernels under watch, scratch memory without contents."""
+def watched(case, step, saved=None, mean=None, invvar=None, memory_efficient=None, kept=None) -> tuple:
+    """Run a step's kernels as `forward` or `backward` does, but under watch, with scratch memory without contents."""
     memory = Memory()
     launch = launcher(memory)
     n1, n2 = case.x.shape
-    mean, invvar = np.zeros(n1, np.float32), np.ones(n1, np.float32)
+    eps, dtype = np.float32(case.eps), case.grad_output.dtype
     if step in FORWARD:
-        output, *statistics = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n1, np.float32) for _ in range(2))
-        step.run(launch, case.x, case.weight, case.bias, np.float32(1), output, *statistics)
+        results = memory.empty((n1, n2), dtype), *(memory.empty(n1, np.float32) for _ in range(2))
+        step.run(launch, case.x, case.weight, case.bias, eps, *results)
     else:
-        gradients = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, case.weight.dtype) for _ in range(2))
+        results = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, dtype) for _ in range(2))
         step.run(launch, memory, BackwardProblem(
-            case.grad_output, case.x, None if memory_efficient else mean, invvar, case.weight, case.bias,
-            np.float32(case.eps), False, memory_efficient, *gradients,
+            case.grad_output, saved, None if memory_efficient else mean, invvar, case.weight, case.bias, eps, False,
+            memory_efficient, *results,
         ))  # fmt: skip
     assert not memory.empties, "a result was not computed"
+    return results
+
+
+def sanitized(case, step, memory_efficient) -> None:
+    """Run a step's kernels under watch; what they compute is not looked at."""
+    mean, invvar = np.zeros(len(case.x), np.float32), np.ones(len(case.x), np.float32)
+    watched(case, step, case.x, mean, invvar, memory_efficient)
 
 
 @backward_steps
@@ -413,12 +416,13 @@ def slices(thread_map, monkeypatch, blocks=2):
 
 
 def in_smaller_batches(case, rows):
-    """Hold the first so many of its rows to the bits that they have among all."""
+    """Hold the first so many of its rows to the bits that they have among all; return the results of all."""
     step = step_of("forward", "clusters")
     want = forward(case, step)
     for n1 in rows:
         got = forward(replace(case, x=case.x[:n1]), step)
         assert [bits(array) for array in got] == [bits(None if array is None else array[:n1]) for array in want]
+    return want
 
 
 def built_plans(monkeypatch):
@@ -515,9 +519,8 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):
         for one in (case, replace(case, weight=None), replace(case, bias=None)):
-            examine_forward(one, step)
-            if one is case or (shared and spread == 1):  # where it matters in what order which parameters come
-                sanitized(one, step, False)
+            ordered = one is case or (shared and spread == 1)  # where it matters in what order which parameters come
+            examine_forward(one, step, watched if ordered else forward)
     assert {(plan.parameter_bytes > 0, plan.spread) for plan in built} == {(shared, spread)}
     assert {plan.kept for plan in built if not plan.one_row} == {kept}
     each = {(plan.parameters, plan.kept) for plan in built if plan.one_row}
@@ -531,8 +534,7 @@ def test_many_rows_a_cluster_are_right_backward_and_nothing_is_found(memory_effi
     monkeypatch.setattr(step_3_pipelined, "layout_for", lambda *args: Chosen(layout, "a test"))
     case, step = random_case(5, 452, np.float32), step_of("backward", "pipelined")
     with using("simulator"):
-        examine_backward(case, None, step, memory_efficient)
-        sanitized(case, step, memory_efficient)
+        examine_backward(case, None, step, memory_efficient, watched)
 
 
 @both_paths
@@ -543,5 +545,4 @@ def test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found(memory_e
     few_stay(monkeypatch)
     case = random_case(3, 452, np.float32)
     with using("simulator"):
-        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient)
-        sanitized(case, step_of("backward", "pipelined"), memory_efficient)
+        examine_backward(case, None, step_of("backward", "pipelined"), memory_efficient, watched)

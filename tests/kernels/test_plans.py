@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import devices
@@ -63,6 +64,12 @@ ALL_COLUMNS = columns_to_try()
 def vector_widths(n2: int, widest_bytes: int) -> list[int]:
     """The widths that some alignment leaves."""
     return [width for width in (1, 2, 4, 8) if n2 % width == 0 and width * widest_bytes <= 16]
+
+
+@cache
+def longest_chains(step, n2: int):
+    """The longest chains along a row of all layouts that a step has: it looks for all of them, at each call."""
+    return step.row_chains(n2)
 
 
 class Mapped(NamedTuple):
@@ -126,7 +133,7 @@ def test_deals_of_a_block_cover_every_column_once(step):
             found.append(Mapped(n2, thread_map, 1))
             assert thread_map.threads <= step.MAX_THREADS
             assert thread_map.elements <= step.MAX_ELEMENTS
-            chains = sys.modules[step.__name__].STEP.row_chains(n2)
+            chains = longest_chains(sys.modules[step.__name__].STEP, n2)
             assert chains.terms >= thread_map.elements
             assert chains.merges >= 5 + (thread_map.warps - 1).bit_length()
     hold_all(found)
@@ -146,7 +153,7 @@ def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
             assert threads % 32 == 0, "all lanes shuffle"
             assert plan.resident * threads <= 2048
             assert plan.thread_map.elements * threads <= 32 * 1024, "more than half of the registers are values"
-            assert step_6_one_barrier.STEP.row_chains(n2).terms >= plan.thread_map.elements
+            assert longest_chains(step_6_one_barrier.STEP, n2).terms >= plan.thread_map.elements
     hold_all(found, groups=True)
 
 
@@ -176,7 +183,7 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
             assert plan.shared_bytes + board <= room
             assert plan.blocks <= slices
             assert width * itemsize in (4, 8, 16), "what an asynchronous copy moves"
-            chains = step_7_clusters.STEP.row_chains(n2)
+            chains = longest_chains(step_7_clusters.STEP, n2)
             assert chains.terms >= plan.thread_map.elements + members // 32
     hold_all(found, groups=True)
 
@@ -197,7 +204,7 @@ def test_clusters_have_room_for_rows_that_begin_within_a_vector(capability):
         assert layout.blocks <= (16 if capability >= (9, 0) else 1)
         assert layout.shared_bytes + forward_layouts.STATIC_BYTES <= room
         members = layout.thread_map.warps * layout.blocks
-        assert step_7_clusters.STEP.row_chains(n2).terms >= layout.thread_map.elements + members // 32
+        assert longest_chains(step_7_clusters.STEP, n2).terms >= layout.thread_map.elements + members // 32
 
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
@@ -268,7 +275,7 @@ def test_parameters_of_long_rows_lie_in_shared_memory_for_any_number_of_rows():
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_layouts_of_rows_that_begin_within_a_vector_have_room_for_every_alignment(capability):
     for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
-        full, chains = 16 // max(sizes), step_3_pipelined.STEP.row_chains(n2)
+        full, chains = 16 // max(sizes), longest_chains(step_3_pipelined.STEP, n2)
         for kind in layouts.KINDS:
             alignments = layouts.alignments_for(n2, sizes, kind.biased, kind.memory_efficient)
             if alignments == 1:
@@ -298,43 +305,42 @@ def test_layouts_of_rows_that_begin_within_a_vector_have_room_for_every_alignmen
 
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_layouts_of_the_pipeline_cover_every_column_once_and_fit_a_gpu(capability):
-    found = []
-    for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD):
-        chains = step_3_pipelined.STEP.row_chains(n2)
-        for width, kind in itertools.product(vector_widths(n2, max(sizes)), layouts.KINDS):
-            chosen = layouts.layout_for(n2, width, sizes, kind, devices.of(capability))
-            if chosen is None:
-                continue
-            layout = chosen.layout
-            found.append(Mapped(n2, layout.thread_map, layout.blocks))
-            assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
-            assert layout.threads <= 1024
-            assert layout.threads % 32 == 0, "all lanes shuffle"
-            assert layout.thread_map.elements <= layouts.MAX_ELEMENTS
-            assert layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes <= SHARED_BYTES.get(
-                capability, 99 * 1024
-            )
-            assert layout.blocks <= (16 if capability >= (9, 0) else 1)
-            assert layout.stages - 1 - layout.prefetch >= 0
-            assert {width * size for size in sizes[:2]} <= {4, 8, 16}, "what an asynchronous copy moves"
-            assert chains.terms >= layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32
-            # stages and parameters begin where a vector of 16 bytes may
-            assert layout.grads_at * layout.grad_bytes % 16 == 0
-            assert layout.parameters_at * 4 % 16 == 0
-            # the row groups' sums of the columns leave the parameters as they are
-            assert (layout.rows - 1) * layout.thread_map.columns <= layout.parameters_at
-            for n1 in (1, 200, 1024):
-                few = step_3_pipelined.few_rows_layout(layout, n1)
-                assert few.thread_map == layout.thread_map, "a row's bits"
-                assert few.threads <= 1024
-                assert few.threads % 32 == 0
-                row_blocks, tiles_of = (one.py_func for one in beside.counters(few))
-                for columns in (n2, 10**6):
-                    tiles = tiles_of(n1, columns)
-                    assert 1 <= tiles <= few.threads // 32
-                    taken = (beside.grid_of(few, n1, columns) - row_blocks(n1)) * tiles * beside.COLUMNS
-                    assert columns <= taken < columns + tiles * beside.COLUMNS * few.blocks
-    hold_all(found)
+    asked = [
+        (n2, width, sizes, kind.parameter_bytes, layouts.layout_for(n2, width, sizes, kind, devices.of(capability)))
+        for n2, sizes in itertools.product(ALL_COLUMNS, BYTES_BACKWARD)
+        for width, kind in itertools.product(vector_widths(n2, max(sizes)), layouts.KINDS)
+    ]
+    # Many kinds and sizes have the same layout.
+    found = {(*how, chosen.layout) for *how, chosen in asked if chosen is not None}
+    for n2, width, sizes, parameter_bytes, layout in found:
+        assert layout.thread_map.width == width
+        assert (layout.saved_bytes, layout.grad_bytes) == sizes[:2]
+        assert layout.threads <= 1024
+        assert layout.threads % 32 == 0, "all lanes shuffle"
+        assert layout.thread_map.elements <= layouts.MAX_ELEMENTS
+        assert layout.shared_bytes(parameter_bytes) + layout.exchange_bytes <= SHARED_BYTES.get(capability, 99 * 1024)
+        assert layout.blocks <= (16 if capability >= (9, 0) else 1)
+        assert layout.stages - 1 - layout.prefetch >= 0
+        assert {width * size for size in sizes[:2]} <= {4, 8, 16}, "what an asynchronous copy moves"
+        terms = layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32
+        assert longest_chains(step_3_pipelined.STEP, n2).terms >= terms
+        # stages and parameters begin where a vector of 16 bytes may
+        assert layout.grads_at * layout.grad_bytes % 16 == 0
+        assert layout.parameters_at * 4 % 16 == 0
+        # the row groups' sums of the columns leave the parameters as they are
+        assert (layout.rows - 1) * layout.thread_map.columns <= layout.parameters_at
+    for (n2, layout), n1 in itertools.product({(n2, layout) for n2, *_, layout in found}, (1, 200, 1024)):
+        few = step_3_pipelined.few_rows_layout(layout, n1)
+        assert few.thread_map == layout.thread_map, "a row's bits"
+        assert few.threads <= 1024
+        assert few.threads % 32 == 0
+        row_blocks, tiles_of = (one.py_func for one in beside.counters(few))
+        for columns in (n2, 10**6):
+            tiles = tiles_of(n1, columns)
+            assert 1 <= tiles <= few.threads // 32
+            taken = (beside.grid_of(few, n1, columns) - row_blocks(n1)) * tiles * beside.COLUMNS
+            assert columns <= taken < columns + tiles * beside.COLUMNS * few.blocks
+    hold_all([Mapped(n2, layout.thread_map, layout.blocks) for n2, *_, layout in found])
 
 
 class Form(NamedTuple):
@@ -490,7 +496,7 @@ def test_a_plan_s_own_chains_are_never_longer_than_the_longest_of_all_plans(step
         (1, 20, 4096), [33, 333, 2047, 50257, *WIDTHS, 3_211_264], dtypes
     ):
         plan = step.plan(Problem(direction, "layer", n1, n2, dtype, parameters), H200)
-        pairs = [(plan.rows, step.row_chains(n2))]
+        pairs = [(plan.rows, longest_chains(step, n2))]
         if direction == "backward":
             pairs.append((plan.columns, step.column_chains(n1, n2)))
         for own, longest in pairs:
