@@ -129,8 +129,9 @@ def apart(frame: Frame, function: Any, *arguments: Any) -> Any:
 
 def is_element(array: Array, index: Any) -> bool:
     """Return whether an index names one element, and not several."""
-    parts = index if type(index) is tuple else (index,)
-    return len(parts) == len(array.shape) and not any(part is Ellipsis or type(part) is slice for part in parts)
+    if type(index) is not tuple:
+        return len(array.shape) == 1 and index is not Ellipsis and type(index) is not slice
+    return len(index) == len(array.shape) and not any(part is Ellipsis or type(part) is slice for part in index)
 
 
 def parts_of(index: Any) -> tuple:
