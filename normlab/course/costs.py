@@ -136,7 +136,8 @@ class Costs(Recorder):
         slot = int(np.argmax(work))
         block, position = self.tally.warps[slot // 32]
         by_warp = np.add.reduceat(work, np.arange(0, len(work), 32))
-        altogether = sum(int(by_warp[warp]) for warp in np.flatnonzero(by_warp) if self.tally.warps[warp][0] == block)
+        worked = np.flatnonzero(by_warp).tolist()
+        altogether = sum(int(by_warp[warp]) for warp in worked if self.tally.warps[warp][0] == block)
         sites: Counter[tuple] = Counter()
         for one in done:
             if count := int(np.count_nonzero(np.equal(one.slots, slot))):
