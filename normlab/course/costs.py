@@ -6,9 +6,9 @@ not do by hand what a compiler does.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,11 +34,23 @@ MEETINGS_THAT_ORDER_MEMORY = ("syncwarp",)
 NO_SITE = -1  # of a load from a register
 
 
+class Work(NamedTuple):
+    """Accesses of threads by one instruction: their slots, and where each accesses `size` bytes of an array."""
+
+    slots: Sequence[int] | np.ndarray
+    addresses: Sequence[int] | np.ndarray
+    size: int
+    itemsize: int
+    site: tuple  # a key of its own, and its line
+
+
 class Costs(Recorder):
     """A recorder of requests that leaves out loads from registers, and counts each thread's accesses.
 
     A thread's slot stands for it: 32 times the number of its warp in the grid, plus its lane.
     """
+
+    follows_flows = False
 
     def __init__(self) -> None:
         """Keep no request to be shown."""
@@ -48,10 +60,7 @@ class Costs(Recorder):
         """Begin with nothing loaded."""
         super()._begin(warps)
         self.loaded: defaultdict[int, set[tuple]] = defaultdict(set)  # slot → what the thread holds in registers
-        self.elements_read: defaultdict[int, set[int]] = defaultdict(set)  # slot → addresses in global memory
-        self.elements_written: defaultdict[int, set[int]] = defaultdict(set)
-        self.shared: Counter[int] = Counter()  # slot → accesses of shared memory
-        self.places: defaultdict[tuple, Counter[tuple]] = defaultdict(Counter)  # slot, metric → accesses by site, line
+        self.done: dict[str, list[Work]] = {metric: [] for metric in BUSIEST}
 
     def lanes(self, cuda: Any, cluster: int) -> LaneRecorder:
         """Return what counts for this recorder what the vectorised engine tells of the launch of `cuda`."""
@@ -73,17 +82,10 @@ class Costs(Recorder):
         loaded.add(place)
         return False
 
-    def work(self, slot: int, operation: str, place: tuple, itemsize: int, site: tuple) -> None:
-        """Count an access of a thread to a `place`, as `holds` takes it; `site`: its key and its line."""
-        space, address, size = place
-        if space == "shared":
-            self.shared[slot] += 1
-            self.places[slot, BUSIEST_SHARED][site] += 1
-            return
-        reads = operation == "ld"
-        touched = self.elements_read if reads else self.elements_written
-        touched[slot].update(range(address, address + size, itemsize))
-        self.places[slot, BUSIEST_LOADS if reads else BUSIEST_STORES][site] += 1
+    def work(self, operation: str, space: str, done: Work) -> None:
+        """Keep accesses until the end of the launch, when the busiest thread is looked for."""
+        own = BUSIEST_LOADS if operation == "ld" else BUSIEST_STORES
+        self.done[BUSIEST_SHARED if space == "shared" else own].append(done)
 
     def forget(self, slots: Iterable[int]) -> None:
         """Take note that other threads' stores are visible to these threads: their loads count again."""
@@ -98,11 +100,12 @@ class Costs(Recorder):
             slot, offset = cuda.current.seen.slot, offset_of(array, key)
             if offset is None:  # a slice, of which `log` records the elements one by one
                 return log(array, key, sites, number)
-            place = array.buffer.space, array.address + offset, sites.size
-            if self.holds(slot, sites.operation, place):
+            space, address = array.buffer.space, array.address + offset
+            if self.holds(slot, sites.operation, (space, address, sites.size)):
                 return NO_SITE
             number = log(array, key, sites, number)
-            self.work(slot, sites.operation, place, array.itemsize, (number, self._sites[number].line))
+            site = number, self._sites[number].line
+            self.work(sites.operation, space, Work((slot,), (address,), sites.size, array.itemsize, site))
             return number
 
         return record
@@ -125,26 +128,29 @@ class Costs(Recorder):
 
     def busiest(self, threads: int) -> dict[str, dict[str, Any]]:
         """Return the busiest thread for each metric, as `_most` describes it; `threads` of a block."""
-        work = {
-            BUSIEST_LOADS: _sizes(self.elements_read),
-            BUSIEST_STORES: _sizes(self.elements_written),
-            BUSIEST_SHARED: self.shared,
-        }
-        return {metric: self._most(metric, counts, threads) for metric, counts in work.items() if counts}
+        return {metric: self._most(metric, done, threads) for metric, done in self.done.items() if done}
 
-    def _most(self, metric: str, work: Counter[int], threads: int) -> dict[str, Any]:
+    def _most(self, metric: str, done: list[Work], threads: int) -> dict[str, Any]:
         """Return the first thread with the most work: its place, count and lines, and its block's average."""
-        slot = max(sorted(work), key=work.__getitem__)
-        block, warp = self.tally.warps[slot // 32]
-        altogether = sum(count for other, count in work.items() if self.tally.warps[other // 32][0] == block)
-        lines = [line for (_, line), _ in self.places[slot, metric].most_common()]
+        work = _accesses(done) if metric == BUSIEST_SHARED else _elements(done)  # by slot
+        slot = int(np.argmax(work))
+        block, position = self.tally.warps[slot // 32]
+        by_warp = np.add.reduceat(work, np.arange(0, len(work), 32))
+        worked = np.flatnonzero(by_warp).tolist()
+        altogether = sum(int(by_warp[warp]) for warp in worked if self.tally.warps[warp][0] == block)
+        sites: Counter[tuple] = Counter()
+        for one in done:
+            if count := int(np.count_nonzero(np.equal(one.slots, slot))):
+                sites[one.site] += count
         return {
             "block": list(block),
-            "warp": warp,
+            "warp": position,
             "lane": slot % 32,
-            "count": work[slot],
+            "count": int(work[slot]),
             "average": altogether / threads,
-            "lines": [{"file": line.file, "line": line.number, "text": line.text} for line in lines],
+            "lines": [
+                {"file": line.file, "line": line.number, "text": line.text} for (_, line), _ in sites.most_common()
+            ],
         }
 
 
@@ -153,48 +159,72 @@ class LaneCosts(LaneRecorder):
 
     _recorder: Costs
 
+    def __init__(self, recorder: Costs, grid: Any, block: Any, cluster: int):
+        """Begin with nothing loaded."""
+        super().__init__(recorder, grid, block, cluster)
+        # A thread's era ends when its loaded elements are forgotten. No other thread's era ever has the same number.
+        self._eras = np.arange(prod(grid) * 32 * self.warps.of_a_block)
+        self._loaded: defaultdict[tuple, set[tuple[int, int]]] = defaultdict(set)  # space, size → (era, address)
+
     def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
         """Log the accesses of a frame's lanes except the loads that a compiler would remove."""
         seen, itemsize, slots = array.seen, array.dtype.itemsize, self._slots_in(frame)
         places = np.broadcast_to(places, len(slots))
         addresses = seen.start + (places % seen.period if seen.period else places) * itemsize
-        found = [(seen.buffer.space, address, width * itemsize) for address in addresses.tolist()]
-        counted = [
-            lane
-            for lane, (slot, place) in enumerate(zip(slots, found, strict=True))
-            if not self._recorder.holds(slot, operation, place)
-        ]
-        if not counted:
-            return
-        if len(counted) < len(slots):
-            frame, places = frame.child(np.array(counted)), places[counted]
+        space, size = seen.buffer.space, width * itemsize
+        if operation == "ld":
+            held = self._loaded[space, size]
+            loads = list(zip(self._eras[slots].tolist(), addresses.tolist(), strict=True))
+            counted = [lane for lane, load in enumerate(loads) if load not in held]
+            held.update(loads)
+            if not counted:
+                return
+            if len(counted) < len(slots):
+                frame, places = frame.child(np.array(counted)), places[counted]
+                slots, addresses = slots[counted], addresses[counted]
+        else:  # arrays may overlap, so a store may have changed any loaded element
+            self._forget(slots)
         super().accessed(frame, array, places, operation, width)
         site = self._site_key(frame, array, operation, width), line_of(frame.call)
-        for lane in counted:
-            self._recorder.work(slots[lane], operation, found[lane], itemsize, site)
+        self._recorder.work(operation, space, Work(slots, addresses, size, itemsize, site))
 
     def barrier(self, frame: Any) -> None:
         """Count barriers, after which other threads' stores are visible."""
         super().barrier(frame)
-        self._recorder.forget(self._slots_in(frame))
+        self._forget(self._slots_in(frame))
 
     def warp_operation(self, frame: Any, operation: str, sources: np.ndarray | None) -> None:
         """Count warp operations."""
         super().warp_operation(frame, operation, sources)
         if operation in MEETINGS_THAT_ORDER_MEMORY:
-            self._recorder.forget(self._slots_in(frame))
+            self._forget(self._slots_in(frame))
 
     def fence(self, frame: Any) -> None:
         """Take note of fences, after which the threads' loads count again."""
-        self._recorder.forget(self._slots_in(frame))
+        self._forget(self._slots_in(frame))
 
-    def _slots_in(self, frame: Any) -> list[int]:
+    def _forget(self, slots: np.ndarray) -> None:
+        """Take note that other threads' stores are visible to these threads: their loads count again."""
+        self._eras[slots] += len(self._eras)
+
+    def _slots_in(self, frame: Any) -> np.ndarray:
         block, thread = np.divmod(frame.lanes.ids, self.threads)
-        return ((frame.lanes.machine.first + block) * (32 * self.warps.of_a_block) + thread).tolist()
+        return (frame.lanes.machine.first + block) * (32 * self.warps.of_a_block) + thread
 
 
-def _sizes(addresses: dict[int, set[int]]) -> Counter[int]:
-    return Counter({slot: len(found) for slot, found in addresses.items()})
+def _accesses(done: list[Work]) -> np.ndarray:
+    """Return the number of accesses of each slot."""
+    return np.bincount(np.concatenate([one.slots for one in done]))
+
+
+def _elements(done: list[Work]) -> np.ndarray:
+    """Return the number of different elements that each slot has accessed."""
+    slots = np.concatenate([np.repeat(one.slots, one.size // one.itemsize) for one in done])
+    addresses = np.concatenate([np.add.outer(one.addresses, range(0, one.size, one.itemsize)).ravel() for one in done])
+    order = np.lexsort((addresses, slots))
+    slots, addresses = slots[order], addresses[order]
+    again = (slots[1:] == slots[:-1]) & (addresses[1:] == addresses[:-1])
+    return np.bincount(slots[np.append(True, ~again)])
 
 
 def _between(counts: Counts) -> dict[str, int]:

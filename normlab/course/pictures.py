@@ -135,7 +135,8 @@ def _cell(axes: "Axes", line: float, column: float, text: str, colour: str, wron
     from matplotlib.patches import Rectangle
 
     edge, width = (WRONG, 1.8) if wrong else ("white", 1.0)
-    axes.add_patch(Rectangle((column, line), 1, 1, facecolor=colour, edgecolor=edge, linewidth=width, zorder=1 + wrong))
+    # Not `add_patch`, which moves the axes' limits for each of thousands of cells: `_finish` sets them.
+    axes.add_artist(Rectangle((column, line), 1, 1, fc=colour, ec=edge, linewidth=width, zorder=1 + wrong))
     size = 8 if len(text) < 4 else 6
     axes.text(column + 0.5, line + 0.5, text, ha="center", va="center", fontsize=size, color=INK, zorder=3)
 

@@ -183,13 +183,7 @@ class Solution:
         ("tree", "banks" or "sectors") and its form ("png" or "svg"), or None. more: further arguments of the watch,
         such as the `array` and the `index` whose "writer" is wanted.
         """
-        arrays = {name: _poisoned(array) if name in case.fresh else array for name, array in case.arrays.items()}
-        header = {
-            "watch": watch,
-            "fresh": case.fresh,
-            "arrays": wire.described(arrays),
-            "launches": [[one.kernel, _grid(one), one.block, _arguments(one)] for one in case.launches],
-        }
+        header, arrays = request(case, watch)
         patience = self._patience
         if picture is not None:
             header["picture"] = picture
@@ -249,6 +243,18 @@ class Solution:
         if code is None:
             return ""
         return f"(exit code {code}) " if code >= 0 else f"(killed by signal {-code}) "
+
+
+def request(case: Case, watch: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what the worker is told of a case's launches, and the arrays that it gets."""
+    arrays = {name: _poisoned(array) if name in case.fresh else array for name, array in case.arrays.items()}
+    header = {
+        "watch": watch,
+        "fresh": case.fresh,
+        "arrays": wire.described(arrays),
+        "launches": [[one.kernel, _grid(one), one.block, _arguments(one)] for one in case.launches],
+    }
+    return header, arrays
 
 
 def _poisoned(array: np.ndarray) -> np.ndarray:

@@ -1,27 +1,26 @@
-"""Compile what solutions call, in the fork server: it imports this module if a whole class is graded.
+"""Run what solutions call, in the fork server: it imports this module if a whole class is graded.
 
-Numba keeps a device function that it has compiled. So a solution that calls `block_moments` does not compile it anew in
-each student's process. It takes a second, which one student who checks one exercise need not wait for.
+Numba keeps a device function that it has compiled, and the simulator one that it has rewritten. So a solution that
+calls `block_moments` does neither anew in each student's process. It takes 3 s, which one student who checks
+one exercise need not wait for.
 """
 
 import gc
 
-from normlab.course import catalogue, reference
-from normlab.course.worker import _type_of
-from normlab.engine.compile.front_end import refusal
+from normlab.course import catalogue, process, reference, worker
 
 
-def compile_references() -> None:
-    """Compile the reference solution of each exercise, and keep the stages that it calls."""
+def run_references() -> None:
+    """Run the reference solution of each exercise as the grader does, and keep the stages that it calls."""
     for number in catalogue.FILES:
         names: dict = {}
         exec(compile(reference.source(number), f"<{number}>", "exec"), names)
         exercise = catalogue.exercise(number)
-        case = exercise.make(exercise.example_case)
-        for launch in case.launches:
-            arguments = [case.arrays[one] if isinstance(one, str) else one for one in launch.arguments]
-            refusal(names[launch.kernel], tuple(map(_type_of, arguments)))
+        for watch in ("compile", "sanitize", "costs"):
+            header, arrays = process.request(exercise.make(exercise.example_case), watch)
+            worker.launch_all(names, header, arrays, [])
 
 
-compile_references()
+run_references()
+gc.collect()  # of the arrays of the launches nothing stays
 gc.freeze()

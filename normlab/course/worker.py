@@ -154,11 +154,11 @@ def _answer(
         return {}, [], []
     arrays = wire.rebuilt(header["arrays"], blobs)
     traces: list[Trace] = []
-    reply = _launch_all(names, header, arrays, traces)
+    reply = launch_all(names, header, arrays, traces)
     return reply, [array.tobytes() for array in arrays.values()], traces
 
 
-def _launch_all(
+def launch_all(
     names: dict[str, Any], header: dict[str, Any], arrays: dict[str, np.ndarray], traces: list[Trace]
 ) -> dict[str, Any]:
     """Run the launches one after another, watched as the header says; append to `traces`."""

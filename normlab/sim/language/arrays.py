@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.language.integers import INTEGER_CASTS, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
+from normlab.sim.language.integers import CASTS_OF_DTYPES, WITH_LOADS_OF_THEIR_OWN, IntegerCast, adopt_scalar
 
 SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16, Enum)
 
@@ -22,7 +22,7 @@ class WrappingArray(np.ndarray):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
-        cast = INTEGER_CASTS.get(self.dtype.name)
+        cast = CASTS_OF_DTYPES.get(self.dtype)
         if cast is None:  # a view of the integers' bits as floats
             super().__setitem__(key, value)
             return

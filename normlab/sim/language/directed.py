@@ -7,20 +7,29 @@ side is returned.
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 UP, DOWN, ZERO = "ru", "rd", "rz"
+largest_of = cache(lambda kind: ml_dtypes.finfo(kind).max)
 
 
 def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     """Return the number of type `kind` next to `exact`, which is not 0, in a direction; `exact` itself if it is one."""
-    largest, sign = ml_dtypes.finfo(kind).max, 1 if exact > 0 else -1
-    upwards = direction == UP or (direction == ZERO and exact < 0)
-    if abs(exact) > Fraction(float(largest)):
-        beyond = kind(np.inf) if upwards == (exact > 0) else largest
+    top, bottom = exact.numerator, exact.denominator
+
+    def beyond_exact(number: Any) -> int:
+        """Return a number with the sign of `number` - `exact`, by integers: fractions take ten times as long."""
+        above, below = float(number).as_integer_ratio()
+        return above * bottom - top * below
+
+    largest, sign = largest_of(kind), 1 if top > 0 else -1
+    upwards = direction == UP or (direction == ZERO and top < 0)
+    if sign * beyond_exact(sign * largest) < 0:
+        beyond = kind(np.inf) if upwards == (top > 0) else largest
         return kind(sign * beyond)
     near = kind(float(exact))
     if np.isinf(near):  # rounded to nearest, it overflows although it is below the largest number by less than one half
@@ -28,12 +37,11 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     # `near` may lie on the wrong side of `exact`, or not be the side's first number: step to the right side, and then
     # back as far as that side reaches.
     towards = kind(np.inf if upwards else -np.inf)
-    while (Fraction(float(near)) < exact) if upwards else (Fraction(float(near)) > exact):
+    side = 1 if upwards else -1
+    while side * beyond_exact(near) < 0:
         near = np.nextafter(near, towards)
     before = np.nextafter(near, -towards)
-    while np.isfinite(before) and (
-        (Fraction(float(before)) >= exact) if upwards else (Fraction(float(before)) <= exact)
-    ):
+    while np.isfinite(before) and side * beyond_exact(before) >= 0:
         near, before = before, np.nextafter(before, -towards)
     return kind(math.copysign(0, sign)) if near == 0 else near
 

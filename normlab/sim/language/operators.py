@@ -79,7 +79,6 @@ def safe_code(code: CodeType, marks: Marks = (), types: Types | None = None) -> 
     if key not in _safe_codes:
         with parsing:
             safe, tree = _recompiled(code, marks, here)
-            safe = _with_typed_numbers(safe)
             _safe_codes[key] = code, safe  # keeping `code` keeps its id
             if tree is not None:
                 _trees[id(safe)] = safe, tree
@@ -108,7 +107,7 @@ def _recompiled(code: CodeType, marks: Marks, types: FileTypes) -> tuple[CodeTyp
                     return safe, tree
     except SyntaxError:  # a notebook cell with magics, for one
         pass
-    return code, None
+    return _with_typed_numbers(code), None
 
 
 def _part_of(source: str, line: int) -> str:
@@ -117,16 +116,19 @@ def _part_of(source: str, line: int) -> str:
     A kernel's file may be long, and its kernel short. How Python calls a function of a module depends on the imports.
     """
     parted = ["\n"] * len(lines := source.splitlines(keepends=True))
-    for node in _statements(source):
-        first, last = _first_line(node), node.end_lineno or node.lineno
-        if isinstance(node, (ast.Import, ast.ImportFrom)) or first <= line <= last:
+    for first, last, imports in _statements(source):
+        if imports or first <= line <= last:
             parted[first - 1 : last] = lines[first - 1 : last]
     return "".join(parted)
 
 
-@lru_cache(maxsize=64)
-def _statements(source: str) -> list[ast.stmt]:
-    return ast.parse(source).body
+@lru_cache(maxsize=1024)
+def _statements(source: str) -> list[tuple[int, int, bool]]:
+    """Return of each statement of a file its first and its last line, and whether it is an import."""
+    return [
+        (_first_line(node), node.end_lineno or node.lineno, isinstance(node, (ast.Import, ast.ImportFrom)))
+        for node in ast.parse(source).body
+    ]
 
 
 def _first_line(node: ast.stmt) -> int:
@@ -134,7 +136,7 @@ def _first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)  # a module that is imported again finds the same codes, and what others have made of them
 def _compiled(filename: str, source: str, marks: Marks, types: FileTypes) -> dict[tuple[str, int], list[tuple]]:
     """Compile plainly and safely; return by name and line (plain code, safe code, tree of the latter)."""
     tree = ast.parse(source)
@@ -150,7 +152,7 @@ def _compiled(filename: str, source: str, marks: Marks, types: FileTypes) -> dic
     found: dict[tuple[str, int], list[tuple]] = {}
     # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
     for one, other in zip(_functions(plain), _functions(safe), strict=True):
-        entry = one, other, trees.get((one.co_name, one.co_firstlineno))
+        entry = one, _with_typed_numbers(other), trees.get((one.co_name, one.co_firstlineno))
         found.setdefault((one.co_qualname, one.co_firstlineno), []).append(entry)
     return found
 

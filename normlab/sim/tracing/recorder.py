@@ -36,6 +36,7 @@ class Recorder(Observer):
 
     array_class: type[ObservedArray] = TracedArray
     source_marks: tuple[type[NodeTransformer], ...] = (PathMarks,)
+    follows_flows = True
     paths: Paths  # from `attach` on
 
     def __init__(self, keep: Collection[int]):
@@ -73,7 +74,8 @@ class Recorder(Observer):
     def _count_for(self, lanes: LaneRecorder) -> None:
         """Start all counters at 0, for what the vectorised engine tells `lanes`."""
         self._begin(lanes.warps)
-        self.flows.begin(lanes, lanes.threads)
+        if self.follows_flows:
+            self.flows.begin(lanes, lanes.threads)
         self._lanes = lanes
 
     def marks(self, in_kernel: bool) -> dict[str, Any]:
@@ -272,7 +274,8 @@ class Recorder(Observer):
         """Give every thread of a new block its trail."""
         self.paths.begin(block)
         self._ended += [False] * len(block.warps)
-        self.flows.begin(block, len(block.threads))
+        if self.follows_flows:
+            self.flows.begin(block, len(block.threads))
 
     def returned(self, thread: Any) -> None:
         """Pack a long log, and count it when a warp has ended."""

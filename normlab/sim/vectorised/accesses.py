@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.integers import INTEGER_CASTS
+from normlab.sim.language.integers import CASTS_OF_DTYPES
 from normlab.sim.vectorised.arithmetic import alternatives, truth
 from normlab.sim.vectorised.casts import float_to_integer
 from normlab.sim.vectorised.frames import Frame
@@ -129,8 +129,9 @@ def apart(frame: Frame, function: Any, *arguments: Any) -> Any:
 
 def is_element(array: Array, index: Any) -> bool:
     """Return whether an index names one element, and not several."""
-    parts = index if type(index) is tuple else (index,)
-    return len(parts) == len(array.shape) and not any(part is Ellipsis or type(part) is slice for part in parts)
+    if type(index) is not tuple:
+        return len(array.shape) == 1 and index is not Ellipsis and type(index) is not slice
+    return len(index) == len(array.shape) and not any(part is Ellipsis or type(part) is slice for part in index)
 
 
 def parts_of(index: Any) -> tuple:
@@ -278,7 +279,7 @@ def converted(value: Any, dtype: np.dtype, width: int) -> Any:
     if type(value) not in HOLDERS or (HOLDERS[type(value)].kind == "c" and dtype.kind != "c"):
         raise NotVectorisedError(f"of a store of a {type(value).__name__} into an array of {dtype}")
     if dtype.kind in "iu" and type(value) not in BOOLEANS:
-        return np.array(int(INTEGER_CASTS[dtype.name](value)), dtype)[()]
+        return np.array(int(CASTS_OF_DTYPES[dtype](value)), dtype)[()]
     made = np.empty(1, dtype)
     made[0] = value
     return made[0]

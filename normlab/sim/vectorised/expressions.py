@@ -336,6 +336,10 @@ def compiled_call(node: ast.Call, used: bool = True) -> Expression:
     arguments = [compiled(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
     starred = [isinstance(part, ast.Starred) for part in node.args]
     keywords = {str(part.arg): compiled(part.value) for part in node.keywords}
+    if not any(starred) and not keywords:
+        return lambda frame: calls.call(
+            calls.Site(frame, node, used), function(frame), [argument(frame) for argument in arguments], {}
+        )
 
     def call(frame: Frame) -> Any:
         found = function(frame)

@@ -102,11 +102,11 @@ def all_written(store: Store, place: Any) -> None:
 
 def not_negative(part: Any) -> None:
     """Raise NotVectorisedError for an index that is negative in a lane."""
-    data = getattr(part, "data", None)
     if isinstance(part, (int, np.integer)):
         negative = int(part) < 0
     else:
-        negative = isinstance(data, np.ndarray) and bool(data.size) and int(data.min()) < 0
+        data, low = getattr(part, "data", None), getattr(part, "low", None)
+        negative = (low is None or low < 0) and isinstance(data, np.ndarray) and bool(data.size) and int(data.min()) < 0
     if negative:
         raise NotVectorisedError("an index is negative")
 

@@ -129,6 +129,8 @@ def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, call
 def bound(function: FunctionType, given: list, named: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call under the names of the parameters."""
     names, rest = prepared(function).parameters, prepared(function).rest
+    if len(given) == len(names) and rest is None and not named:
+        return dict(zip(names, given, strict=True))
     defaults = function.__defaults__ or ()
     values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     positional = dict(zip(names, given, strict=False))

@@ -148,6 +148,21 @@ def lanes(browser, warp, kind):
     return script(browser, f"{cells}.flatMap((cell, lane) => cell.classList.contains('{kind}') ? [lane] : [])")
 
 
+PICTURES = "document.querySelectorAll('#requests svg').length"
+
+
+def boxes_of(*selectors):
+    """JavaScript for where the elements are that are found by each of the selectors."""
+    boxes = "[...document.querySelectorAll(one)].map(e => e.getBoundingClientRect().toJSON())"
+    return f"{[*selectors]}.flatMap(one => {boxes})"
+
+
+def at_every(turn, browser, expression):
+    """What JavaScript gives at every 7th step, say: by one request, of which each takes as long as a step."""
+    steps = f"data.steps.map((_, number) => number).filter(number => number % {turn} === 0)"
+    return browser.execute_script(f"return {steps}.map(number => {{ show(number); return {expression}; }})")
+
+
 @in_browser
 def test_the_page_plays_what_was_recorded(browser, pages):
     recording = pages["sums"].played.recording
@@ -328,17 +343,16 @@ def test_the_latency_view_draws_as_many_warps_as_are_asked_for(browser, pages):
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_fits_its_window_by_day_and_by_night(browser, pages, width, theme):
+    boxes = boxes_of("#warps", "#requests svg", "#variables", "#schedule svg", "header button")
     for page in pages.values():
         look(browser, page.path, width, 800, theme)
         drawn = 0
-        for number in range(0, len(page.played.recording.steps), 7):
-            browser.execute_script(f"show({number})")
-            assert script(browser, "document.documentElement.scrollWidth <= innerWidth")
-            boxes = "['#warps', '#requests svg', '#variables', '#schedule svg', 'header button']"
-            boxes += ".flatMap(one => [...document.querySelectorAll(one)].map(e => e.getBoundingClientRect().toJSON()))"
-            for box in script(browser, boxes):
+        seen = f"[document.documentElement.scrollWidth <= innerWidth, {boxes}, {PICTURES}]"
+        for fits, found, pictures in at_every(7, browser, seen):
+            assert fits
+            for box in found:
                 assert 0 <= box["left"] < box["right"] <= width
-            drawn += script(browser, "document.querySelectorAll('#requests svg').length")
+            drawn += pictures
         assert drawn > 1
         light = brightness(browser)
         assert abs(light[0] - light[1]) > 450
@@ -348,10 +362,7 @@ def test_the_page_fits_its_window_by_day_and_by_night(browser, pages, width, the
 @in_browser
 def test_the_current_line_is_in_sight(browser, pages):
     look(browser, pages["sums"].path, 390, 600)
-    for number in range(0, len(pages["sums"].played.recording.steps), 5):
-        browser.execute_script(f"show({number})")
-        boxes = "['.line.current', '#source'].map(one => document.querySelector(one).getBoundingClientRect().toJSON())"
-        line, source = script(browser, boxes)
+    for line, source in at_every(5, browser, boxes_of(".line.current", "#source")):
         assert source["top"] <= line["top"] < line["bottom"] <= source["bottom"]
 
 
