@@ -18,7 +18,6 @@ from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
 from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.add_norm import BACKWARD, FORWARD
-from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
 
@@ -193,9 +192,9 @@ def forward(
             offset=offset,
             row_map=row_map,
         )
-        if row_map is not None and FORWARD.first_answer(problem, Device.of(output)) is None:
+        if row_map is not None and not FORWARD.does(problem):
             return forward(contiguous(x), residual, weight, bias, eps.item(), rms, offset)
-        FORWARD.do(backend.launch, backend, problem, Device.of(problem.x))
+        FORWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(output, (*leading, n2)),
@@ -264,9 +263,9 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
             offset=checks.number(offset, "offset"),
             row_map=row_map,
         )
-        if row_map is not None and BACKWARD.first_answer(problem, Device.of(grad)) is None:
+        if row_map is not None and not BACKWARD.does(problem):
             return backward(call._replace(saved=contiguous(saved)))
-        BACKWARD.do(backend.launch, backend, problem, Device.of(problem.saved))
+        BACKWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(grad, (*leading, n2)),

@@ -12,7 +12,6 @@ from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
 from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
-from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.stages.gate import Gate
 
@@ -74,10 +73,10 @@ def gated_rms_norm_forward(
             invvar=invvar,
             gating=Gate(bool(norm_before_gate)),
         )
-        if (row_map or gate_map) and FORWARD.first_answer(problem, Device.of(output)) is None:
+        if (row_map or gate_map) and not FORWARD.does(problem):
             copies = contiguous(x), contiguous(gate)
             return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
-        FORWARD.do(backend.launch, backend, problem, Device.of(output))
+        FORWARD.run(backend.launch, backend, problem)
     return replay.keep(backend, backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading))
 
 
@@ -159,9 +158,9 @@ def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
             grad_bias=None,
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
-        if (row_map or gate_map) and BACKWARD.first_answer(problem, Device.of(grad_input)) is None:
+        if (row_map or gate_map) and not BACKWARD.does(problem):
             return _backward(call._replace(saved=contiguous(saved), gate=contiguous(gate)))
-        BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
+        BACKWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(grad_input, (*leading, n2)),

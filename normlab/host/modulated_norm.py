@@ -10,7 +10,6 @@ from typing import Any
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name
 from normlab.kernels.modulated_norm import BACKWARD, FORWARD
-from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
 
@@ -60,7 +59,7 @@ def modulated_layer_norm_forward(x: Any, scale: Any, shift: Any, *, eps: float =
             offset=1.0,
             sampled=True,
         )
-        FORWARD.do(backend.launch, backend, problem, Device.of(output))
+        FORWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(output, (*leading, n2)),
@@ -115,7 +114,7 @@ def modulated_layer_norm_backward(
             offset=1.0,
             sampled=True,
         )
-        BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
+        BACKWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(grad_input, (*leading, n2)),

@@ -17,7 +17,7 @@ import numpy as np
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name
 from normlab.host.exact import Kept
-from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
+from normlab.kernels import BEST, LADDERS, BackwardProblem, ForwardProblem, Step
 from normlab.kernels.exact.correct import launch_correction
 from normlab.kernels.exact.repair import launch_repair
 
@@ -180,17 +180,16 @@ def forward(
     invvar = backend.empty((n1,), statistics)
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, backend)
-        chosen.run(
-            backend.launch,
-            backend.operand(x, (n1, n2)),
-            backend.operand(weight, (n2,)),
-            backend.operand(bias, (n2,)),
-            eps,
-            output,
-            mean,
-            invvar,
-            memory=backend,
+        problem = ForwardProblem(
+            x=backend.operand(x, (n1, n2)),
+            weight=backend.operand(weight, (n2,)),
+            bias=backend.operand(bias, (n2,)),
+            eps=eps,
+            output=output,
+            mean=mean,
+            invvar=invvar,
         )
+        chosen.run(backend.launch, backend, problem)
     leading = tuple(x.shape[: -len(shape)])
     return replay.keep(
         backend,

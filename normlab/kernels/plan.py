@@ -2,7 +2,7 @@
 
 `step.plan(problem, device)` makes it without a GPU and without a driver, from shapes, dtypes, addresses and the facts
 of a `Device`. `Plan.launch` runs it. How many blocks of a persistent kernel the GPU holds at a time is known only to
-the driver, so `step.do` asks it (`PersistentPlan.queried`), and `step.plan` estimates it (`PersistentPlan.estimated`).
+the driver, so `step.run` asks it (`PersistentPlan.queried`), and `step.plan` estimates it (`PersistentPlan.estimated`).
 """
 
 from collections.abc import Callable
@@ -244,7 +244,8 @@ class Plan:
 
         Args:
             launch: as `engine.launch`.
-            memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
+            memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch; None for a plan that
+                needs no scratch.
             operands: the problem that the plan was made for, with arrays. Its attributes are operands by name.
         """
         named = _named(operands, self.values)

@@ -14,7 +14,7 @@ from normlab.engine import use_gpu, using
 from normlab.host import replay
 from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
-from normlab.kernels import BackwardProblem
+from normlab.kernels import BackwardProblem, ForwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.pipelined import beside
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
@@ -375,7 +375,8 @@ def sanitized(case, step, memory_efficient) -> None:
     mean, invvar = np.zeros(n1, np.float32), np.ones(n1, np.float32)
     if step in FORWARD:
         output, *statistics = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n1, np.float32) for _ in range(2))
-        step.run(launch, case.x, case.weight, case.bias, np.float32(1), output, *statistics)
+        given = case.x, case.weight, case.bias, np.float32(1), output, *statistics
+        step.run(launch, memory, ForwardProblem(*given))
     else:
         gradients = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, case.weight.dtype) for _ in range(2))
         step.run(launch, memory, BackwardProblem(
