@@ -9,7 +9,7 @@ Arrays and dtypes are those of `normlab.host.norms`. The gate has x's dtype and 
 from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, backend_of, dtype_name, gradients_of
 from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
@@ -55,7 +55,8 @@ def gated_rms_norm_forward(
     leading, n1, n2 = checks.rows_of("x", x)
     output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, None)]
     checks.check_parameters(weight, None, (n2,))
-    check_gate(gate, "x", shape, dtype_name(x))
+    checks.check_shape("gate", gate, shape, "as x")
+    checks.check_dtype("gate", gate, dtype_name(x), "as x")
     check_options(norm_before_gate, False)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
@@ -136,7 +137,7 @@ def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
     backend = replay.caching(backend_of(required, {"weight": weight}), key, pointers)
     leading, n1, n2 = checks.rows_of("gate", gate)
     input_dtype, output_dtype, statistics = _checked(call, leading, n2)
-    grad_weight = None if weight is None else (backend.empty if n1 else backend.zeros)((n2,), output_dtype)
+    (grad_weight,) = gradients_of((weight,), (n2,), output_dtype, n1, backend)
     grad_input, grad_gate = (backend.empty((n1, n2), input_dtype) for _ in range(2))
     if n1:
         problem = BackwardProblem(
@@ -183,12 +184,6 @@ def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[An
     statistics = checks.statistics_dtype(kind)
     checks.check_statistics({"invvar": call.invvar}, leading, statistics, "gate")
     return FLOATS[kind], FLOATS[output], FLOATS[statistics]
-
-
-def check_gate(gate: Any, name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """Raise ValueError or TypeError unless a gate has the shape and dtype of the array that is called `name`."""
-    checks.check_shape("gate", gate, shape, f"as {name}")
-    checks.check_dtype("gate", gate, dtype, f"as {name}")
 
 
 def check_options(norm_before_gate: Any, memory_efficient: Any) -> None:
