@@ -49,7 +49,7 @@ def group_size(thread_map: ThreadMap, blocks: int, shifted: bool = False) -> Any
     def shifted_size(extent, member):
         before, n2 = extent
         values = size(before + n2, member)
-        return values - before if member == 0 else values
+        return int32(values - before) if member == 0 else values
 
     return shifted_size if shifted else size
 

@@ -1,8 +1,11 @@
-"""Repeat a step for k, k + 1, … in straight-line code, for loops that are too long for the compiler to unroll.
+"""Make a number a constant: of a loop that is too long for the compiler to unroll, or one that only the launch knows.
 
-A loop that stays a loop costs a counter, a comparison and an address per step. It also keeps the compiler from moving
-the next step's loads before this step's arithmetic. Straight-line code needs more registers instead; the calling kernel
-must have them.
+`repeated`: a loop that stays a loop costs a counter, a comparison and an address per step. It also keeps the compiler
+from moving the next step's loads before this step's arithmetic. Straight-line code needs more registers instead; the
+calling kernel must have them.
+
+`chosen`: registers take no index that is known only when the kernel runs. A branch for each value of the number takes
+log2 of their count in comparisons, and in each branch the number is a constant.
 """
 
 from functools import cache
@@ -27,5 +30,29 @@ def repeated(step: Any, count: int) -> Any:
     def steps(k, *rest):
         first_half(k, *rest)
         second_half(k + half, *rest)  # a constant sum if k is one
+
+    return steps
+
+
+@cache
+def chosen(make: Any, least: int, most: int) -> Any:
+    """Return the device function `step(k, *rest)`, which calls `make(k)(*rest)`, where least <= k <= most."""
+    if least == most:
+        only = make(least)
+
+        @cuda.jit(device=True)
+        def step(k, *rest):
+            only(*rest)
+
+        return step
+    middle = (least + most) // 2
+    step_low, step_high = chosen(make, least, middle), chosen(make, middle + 1, most)
+
+    @cuda.jit(device=True)
+    def steps(k, *rest):
+        if k <= middle:
+            step_low(k, *rest)
+        else:
+            step_high(k, *rest)
 
     return steps

@@ -33,10 +33,10 @@ def aligned(dtype, width):
 
 @pytest.mark.parametrize("dtype", WIDTHS)
 def test_the_elements_of_the_row_are_stored_and_no_others(dtype):
-    """A row begins within the vector or ends there."""
+    """A row begins within the vector, ends there, or has ended before."""
     width = WIDTHS[dtype]
     x, kernel = np.arange(2 * width).astype(dtype), kernel_of(width)
-    ends = [(before, width + 3) for before in range(1, width)] + [(-5, left) for left in range(1, width)]
+    ends = [(before, width + 3) for before in range(1, width)] + [(-5, left) for left in range(-2, width)]
     for before, left in ends:
         out = aligned(dtype, width)
         with using("simulator"):

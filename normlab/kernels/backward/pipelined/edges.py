@@ -20,13 +20,14 @@ from typing import Any
 from normlab.engine import copy_async, cuda, flat, int32, load_bits, store, store_vector_from
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.stages.row_ends import part_storer
+from normlab.stages.unroll import chosen
 
 
 @cache
 def fetcher(layout: PipelineLayout) -> Any:
     """Return the device function `fetch(…)` as `passes.fetcher`, which copies whole vectors of memory."""
     vectors, width, span, _ = layout.thread_map.loop
-    grads_at, most = layout.grads_at, layout.thread_map.columns + layout.thread_map.width
+    grads_at = layout.grads_at
 
     @cuda.jit(device=True)
     def fetch(operands, memory, row, at, share):
@@ -34,10 +35,10 @@ def fetcher(layout: PipelineLayout) -> Any:
         saved, grad_output = flat(operands.saved), flat(operands.grad_output)
         if row < share.end:
             begin = row * n2 + share.first
-            left = int32(n2 - share.first)
-            room = int32(min(n1 * n2 - begin, most))  # elements up to the matrix's end, as many as matter
+            # Vectors that begin before this column. In the last row they also end in it: `trim` loads the other one.
+            limit = int32(int32(n2 - share.first) - int32(width - 1 if row == n1 - 1 else 0))
             for v in range(vectors):
-                if v * span < left and v * span + width <= room:  # else `trim` loads the elements that there are
+                if v * span < limit:
                     copy_async(memory.saved_stages, at + v * span, saved, begin + v * span, width)
                     copy_async(memory.grad_stages, grads_at + at + v * span, grad_output, begin + v * span, width)
 
@@ -51,14 +52,27 @@ def trimmer(layout: PipelineLayout) -> Any:
     Call it once per row, after the wait for the thread's own copies.
     """
     vectors, width, span, _ = layout.thread_map.loop
-    grads_at, anywhere = layout.grads_at, layout.alignments > 1
+    grads_at = layout.grads_at
 
     @cuda.jit(device=True)
-    def clear(memory, at, begin, end):
-        for k in range(width):
-            if begin <= k < end:
+    def leave(operands, memory, share, row):
+        """Do nothing: rows begin at whole vectors."""
+
+    if layout.alignments == 1:
+        return leave
+
+    def range_clearer(place: int, end: int) -> Any:
+        @cuda.jit(device=True)
+        def clear(memory, at):
+            for k in range(place, end):
                 store(memory.saved_stages, at + k, 0)
                 store(memory.grad_stages, grads_at + at + k, 0)
+
+        return clear
+
+    # one branch per number of elements instead of a comparison per element
+    clear_up_to = chosen(lambda place: range_clearer(0, place), 1, width - 1)
+    clear_from = chosen(lambda place: range_clearer(place, width), 1, width - 1)
 
     @cuda.jit(device=True)
     def load_last(operands, memory, at, begin, count):
@@ -70,17 +84,17 @@ def trimmer(layout: PipelineLayout) -> Any:
 
     @cuda.jit(device=True)
     def trim(operands, memory, share, row):
-        if anywhere:
-            n1, n2 = operands.saved.shape
-            first = int32(share.first)
-            left = int32(n2 - share.first)
-            if first < 0:
-                clear(memory, row.at, int32(0), -first)  # of the row before
-            for v in range(vectors):
-                if v * span < left < v * span + width:
-                    if row.number == n1 - 1:
-                        load_last(operands, memory, row.at + v * span, n1 * n2 - left + v * span, left - v * span)
-                    clear(memory, row.at + v * span, int32(left - v * span), int32(width))
+        n1, n2 = operands.saved.shape
+        first = int32(share.first)
+        if first < 0:
+            clear_up_to(int32(-first), memory, row.at)  # of the row before
+        left = int32(n2 - share.first)
+        for v in range(vectors):
+            count = int32(left - int32(v * span))
+            if 0 < count < width:
+                if row.number == n1 - 1:
+                    load_last(operands, memory, row.at + v * span, n1 * n2 - count, count)
+                clear_from(count, memory, row.at + v * span)
 
     return trim
 
@@ -102,6 +116,6 @@ def storer(layout: PipelineLayout) -> Any:
         if first >= 0 and left >= width:
             store_vector_from(line, row * n2 + column, values, 0, width)
         else:
-            store_part(values, 0, line, row * n2 + column, -first, left)
+            store_part(values, 0, line, row * n2 + column, int32(-first), left)
 
     return store_anywhere if anywhere else store_aligned

@@ -12,7 +12,7 @@ conditions, for threads whose vectors all lie inside the row, and with condition
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, commit_copies, cuda
+from normlab.engine import cast, commit_copies, cuda, int32
 from normlab.kernels.forward.clusters import edges
 from normlab.kernels.forward.clusters.fetch import parameter_loader, vector_taker, writer_chooser
 from normlab.kernels.forward.layouts import ClusterLayout
@@ -64,7 +64,8 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
             add_values(place, values, memory, x, share, sums, center)
             total = warp_sum_butterfly(sums[0])
             values_here = size(place.extent, share.rank * warps + share.warp)  # the warp's number among the row's warps
-            center = total / cast(max(values_here, 1), exchange)  # max: a warp past the row's end has no values
+            # max: a warp past the row's end has no values
+            center = total / cast(int32(max(values_here, 1)), exchange)
             leave(exchange, phase, 0, 0, share.warp, total)
         # LayerNorm: of the deviations from the warp's own mean. The merge adds the squares between the warps.
         sums[0] = cast(0, exchange)
