@@ -31,7 +31,7 @@ def run(step, given: Operands, start=launch) -> np.ndarray:
     """What a step makes of them, by `start`, in memory that begins as NaN."""
     output = np.full((given.a.shape[0], given.b.shape[1]), np.nan, np.float32)
     alpha, beta = np.float32(given.alpha), np.float32(given.beta)
-    step.run(start, Product(alpha, given.a, given.b, beta, given.c, output))
+    step.run(start, None, Product(alpha, given.a, given.b, beta, given.c, output))
     return output
 
 

@@ -105,25 +105,30 @@ def a_model_s_norm_is_replaced_and_learns(names, folder, printed):
 
 
 @checks("docs/use/pytorch.md 2")
+def apex_s_names_are_there(names, folder, printed):
+    assert {names["FusedLayerNorm"].__module__, names["FusedRMSNorm"].__module__} == {"normlab.nn.modules"}
+
+
+@checks("docs/use/pytorch.md 3")
 def the_sum_of_both_results_has_one_gradient(names, folder, printed):
     assert (names["new_residual"] == names["x"] + names["residual"]).all()
     assert names["x"].grad.isfinite().all()
     assert names["norm"].weight.grad.isfinite().all()
 
 
-@checks("docs/use/pytorch.md 3")
+@checks("docs/use/pytorch.md 4")
 def the_query_s_part_of_the_fused_tensor_gets_a_gradient(names, folder, printed):
     assert names["output"].shape == (2, 8, 4, 64)
     assert names["fused"].grad[..., :256].abs().sum() > 0
     assert (names["fused"].grad[..., 256:] == 0).all()
 
 
-@checks("docs/use/pytorch.md 5")
+@checks("docs/use/pytorch.md 6")
 def the_layer_is_fused(names, folder, printed):
     assert re.search(r"^0 +Layer +fused: norm_1 and the stream past it, addition and norm_2$", printed, re.MULTILINE)
 
 
-@checks("docs/use/pytorch.md 4")
+@checks("docs/use/pytorch.md 5")
 def the_gated_norm_is_mamba_s_and_the_modulated_norm_is_dit_s(names, folder, printed):
     import torch
 

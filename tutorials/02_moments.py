@@ -275,7 +275,7 @@ for name, got in (("mean", mean), ("invvar", invvar)):
 # range as float32, fewer digits, and half as many bytes to move.
 
 # %%
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, ForwardProblem
 
 for step in LADDERS["forward"]:
     if step.name in ("warp_shuffle", "apex"):
@@ -320,9 +320,10 @@ print(
     lesson.timed(lambda: launch(moments_of_rows, n1 // 32, 32, x, f32(1e-5), mean, invvar)),
 )
 step = LADDERS["forward"][0]
+problem = ForwardProblem(x, weight, bias, f32(1e-5), output, mean, invvar)
 print(
     "two passes, and the output:",
-    lesson.timed(lambda: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar)),
+    lesson.timed(lambda: step.run(launch, None, problem)),  # None: it needs no scratch memory
 )
 
 # %% [markdown]

@@ -16,7 +16,7 @@ import numpy as np
 
 from normlab import oracle
 from normlab.engine import cuda, float32, launch, load, store, use_gpu
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, ForwardProblem
 from normlab.learn import lesson
 from normlab.sim import sanitize, trace
 from normlab.stages import row_moments
@@ -177,7 +177,8 @@ x = (rng.normal(size=(4, 500)) + 1).astype(f32)
 weight = rng.normal(size=500).astype(f32)
 output, invvar = np.full(x.shape, np.nan, f32), np.full(4, np.nan, f32)
 step = next(step for step in LADDERS["forward"] if step.name == "apex")
-step.run(launch, x, weight, None, f32(1e-5), output, None, invvar)  # no bias, no mean: RMSNorm
+problem = ForwardProblem(x, weight, None, f32(1e-5), output, None, invvar)  # no bias, no mean: RMSNorm
+step.run(launch, None, problem)  # None: it needs no scratch memory
 print("largest error:", np.abs(output - oracle.rms_norm(x, 500, weight).output).max())
 
 # %% [markdown]
@@ -247,8 +248,9 @@ plt.show()
 n1, n2 = (16384, 4096) if use_gpu() else (4, 1024)
 arrays = [np.ones((n1, n2)), np.ones(n2), np.zeros(n2), np.zeros((n1, n2)), np.zeros(n1), np.zeros(n1)]
 x, weight, bias, output, mean, invvar = lesson.on_device(*(array.astype(f32) for array in arrays))
+problem = ForwardProblem(x, weight, bias, f32(1e-5), output, mean, invvar)
 for step in LADDERS["forward"][:4]:
-    took = lesson.timed(lambda step=step: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar))
+    took = lesson.timed(lambda step=step: step.run(launch, None, problem))  # None: it needs no scratch memory
     print(f"{step.name:15} {took}")
 
 # %% [markdown]

@@ -14,7 +14,7 @@ import numpy as np
 import normlab
 from normlab import family, oracle
 from normlab.engine import float32, launch, use_gpu
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, ForwardProblem
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.learn import lesson
 from normlab.learn.xray import NormProblem
@@ -300,9 +300,10 @@ arrays = [
     np.ones(n1, f32),
 ]
 x, weight, bias, output, mean, invvar = lesson.on_device(*arrays)
+problem = ForwardProblem(x, weight, bias, f32(1e-5), output, mean, invvar)
 for name in ("warp_shuffle", "apex", "column_blocks"):
     step = steps[name]
-    took = lesson.timed(lambda step=step: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar))
+    took = lesson.timed(lambda step=step: step.run(launch, None, problem))  # None: it needs no scratch memory
     print(f"{name:14} {took}")
 
 # %% [markdown]

@@ -27,7 +27,7 @@ from normlab.engine import (
     store_vector_from,
     use_gpu,
 )
-from normlab.kernels import BEST, LADDERS, roofline
+from normlab.kernels import BEST, LADDERS, ForwardProblem, roofline
 from normlab.learn import lesson
 from normlab.learn.xray import NormProblem
 from normlab.sim import trace
@@ -458,8 +458,9 @@ print(record["method"])
 n1, n2 = (32768, 4096) if use_gpu() else (4, 1024)
 arrays = [np.ones((n1, n2)), np.ones(n2), np.zeros(n2), np.zeros((n1, n2)), np.zeros(n1), np.zeros(n1)]
 x, weight, bias, output, mean, invvar = lesson.on_device(*(array.astype(f32) for array in arrays))
+problem = ForwardProblem(x, weight, bias, f32(1e-5), output, mean, invvar)
 for step in LADDERS["forward"]:
-    took = lesson.timed(lambda step=step: step.run(launch, x, weight, bias, f32(1e-5), output, mean, invvar))
+    took = lesson.timed(lambda step=step: step.run(launch, None, problem))  # None: it needs no scratch memory
     speed = f", {2 * n1 * n2 * 4 / took.seconds / 1e12:.2f} TB/s" if use_gpu() else ""
     print(f"{step.name:15} {took}{speed}{'   <- the best on an H200' if step.name == BEST['forward'] else ''}")
 

@@ -83,7 +83,7 @@ def traced(step, m, n, k, seed=0):
     def launch_traced(kernel, grid, block, *arguments, shared_bytes=0):
         found.append(trace(kernel)[grid, block, 0, shared_bytes](*arguments))
 
-    step.run(launch_traced, Product(f32(1), a, b, f32(0), None, output))
+    step.run(launch_traced, None, Product(f32(1), a, b, f32(0), None, output))
     return found[0], output, a, b
 
 
@@ -277,7 +277,7 @@ print(sanitize(step_2_shared_tile.sgemm_shared_tile)[1, (32, 32)](f32(1), a, b, 
 size = 4096 if use_gpu() else 32
 a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
 for step in LADDERS["sgemm"][:3]:
-    took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
+    took = lesson.timed(lambda step=step: step.run(launch, None, Product(f32(1), a, b, f32(0), None, output)))
     speed = f", {roofline.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
     print(f"{step.name:12} {took}{speed}")
 
@@ -314,6 +314,7 @@ course.check(sectors, "sectors_by_columns")
 #     lambda kernel, grid, block, *arguments, shared_bytes=0: found.append(
 #         trace(kernel)[grid, block, 0, shared_bytes](*arguments)
 #     ),
+#     None,
 #     Product(f32(1), a.T.copy().T, b, f32(0), None, np.empty((64, 64), f32)),
 # )
 # sectors = found[0].metrics["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]

@@ -73,7 +73,7 @@ def traced(step, m=128, n=128, k=8):
     def launch_traced(kernel, grid, block, *arguments, shared_bytes=0):
         found.append(trace(kernel)[grid, block, 0, shared_bytes](*arguments))
 
-    step.run(launch_traced, Product(f32(1), a, b, f32(0), None, output))
+    step.run(launch_traced, None, Product(f32(1), a, b, f32(0), None, output))
     return found[0], np.abs(output - a.astype(np.float64) @ b).max()
 
 
@@ -384,7 +384,7 @@ size = 4096 if use_gpu() else 32
 a, b, output = lesson.on_device(*(np.ones((size, size), f32) for _ in range(3)))
 chosen = LADDERS["sgemm"] if use_gpu() else LADDERS["sgemm"][:3]  # a tile of 128 x 128 takes the simulator seconds
 for step in chosen:
-    took = lesson.timed(lambda step=step: step.run(launch, Product(f32(1), a, b, f32(0), None, output)))
+    took = lesson.timed(lambda step=step: step.run(launch, None, Product(f32(1), a, b, f32(0), None, output)))
     speed = f", {roofline.product_operations(size, size, size) / took.seconds / 1e12:.1f} TFLOP/s" if use_gpu() else ""
     print(f"{step.name:14} {took}{speed}")
 

@@ -15,7 +15,7 @@ from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
 from normlab.host.arrays import FLOATS, backend_of
 from normlab.host.checks import statistics_dtype
-from normlab.kernels import LADDERS, BackwardProblem, Step
+from normlab.kernels import LADDERS, BackwardProblem, ForwardProblem, Step
 from normlab.measure.timing import Timer
 
 
@@ -124,7 +124,7 @@ def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
     eps, result = statistics.type(EPS), backend.empty(rows, dtype)
     if problem.direction == "forward":
         mean, invvar = None if rms else backend.empty(rows[:1], statistics), backend.empty(rows[:1], statistics)
-        step.run(launch, x, weight, bias, eps, result, mean, invvar)
+        step.run(launch, backend, ForwardProblem(x, weight, bias, eps, result, mean, invvar))
         return recorded
     _, mean, invvar = Ours().forward(data)()
     backward = BackwardProblem(

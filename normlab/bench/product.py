@@ -148,7 +148,7 @@ def launched(step: ProductStep, a: Any, b: Any) -> Launch:
     one, nothing = matmul.FLOAT32.type(1), matmul.FLOAT32.type(0)
     (m, k), n = a.shape, b.shape[1]
     output = backend.empty((m, n), matmul.FLOAT32)
-    step.run(launch, Product(one, backend.operand(a, (m, k)), backend.operand(b, (k, n)), nothing, None, output))
+    step.run(launch, None, Product(one, backend.operand(a, (m, k)), backend.operand(b, (k, n)), nothing, None, output))
     return found[0]
 
 

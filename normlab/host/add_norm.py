@@ -15,10 +15,9 @@ memory, as in a fused tensor of query, key and value: they are read where they l
 from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, backend_of, dtype_name, gradients_of
 from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.add_norm import BACKWARD, FORWARD
-from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
 
@@ -193,9 +192,9 @@ def forward(
             offset=offset,
             row_map=row_map,
         )
-        if row_map is not None and FORWARD.first_answer(problem, Device.of(output)) is None:
+        if row_map is not None and not FORWARD.does(problem):
             return forward(contiguous(x), residual, weight, bias, eps.item(), rms, offset)
-        FORWARD.do(backend.launch, backend, problem, Device.of(problem.x))
+        FORWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(output, (*leading, n2)),
@@ -242,9 +241,7 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     residual_dtype, output_dtype, statistics = _checked(call, leading, n2)
     eps = checks.rounded_eps(eps, statistics.name)
 
-    parameter_memory = backend.empty if n1 else backend.zeros  # a sum over no rows is 0
-    grad_weight = None if weight is None else parameter_memory((n2,), output_dtype)
-    grad_bias = None if bias is None else parameter_memory((n2,), output_dtype)
+    grad_weight, grad_bias = gradients_of((weight, bias), (n2,), output_dtype, n1, backend)
     grad = backend.empty((n1, n2), residual_dtype)
     if n1:
         problem = BackwardProblem(  # operands in the order of `given`
@@ -264,9 +261,9 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
             offset=checks.number(offset, "offset"),
             row_map=row_map,
         )
-        if row_map is not None and BACKWARD.first_answer(problem, Device.of(grad)) is None:
+        if row_map is not None and not BACKWARD.does(problem):
             return backward(call._replace(saved=contiguous(saved)))
-        BACKWARD.do(backend.launch, backend, problem, Device.of(problem.saved))
+        BACKWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(grad, (*leading, n2)),

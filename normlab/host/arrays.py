@@ -6,7 +6,7 @@ caller's kind.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partialmethod
 from typing import Any, Protocol
 
@@ -16,6 +16,14 @@ import numpy as np
 from normlab import engine
 from normlab.kernels.copy import DIMENSIONS, THREADS, copy_strided
 from normlab.kernels.problem import DTYPES as FLOATS
+
+
+def gradients_of(
+    parameters: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype, n1: int, backend: Any
+) -> list[Any]:
+    """Return memory for the gradients of parameters, which are sums over n1 rows; None for a parameter that is None."""
+    make = backend.empty if n1 else backend.zeros  # a sum over no rows is 0, and no kernel runs that would write it
+    return [None if one is None else make(shape, dtype) for one in parameters]
 
 
 def is_torch(array: Any) -> bool:

@@ -9,10 +9,9 @@ Arrays and dtypes are those of `normlab.host.norms`. The gate has x's dtype and 
 from typing import Any, NamedTuple
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, backend_of, dtype_name, gradients_of
 from normlab.host.strided import contiguous, matrix_of, strided_rows
 from normlab.kernels.gated_norm import BACKWARD, FORWARD
-from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.stages.gate import Gate
 
@@ -56,7 +55,8 @@ def gated_rms_norm_forward(
     leading, n1, n2 = checks.rows_of("x", x)
     output_dtype = FLOATS[checks.parameter_dtype("x", x, weight, None)]
     checks.check_parameters(weight, None, (n2,))
-    check_gate(gate, "x", shape, dtype_name(x))
+    checks.check_shape("gate", gate, shape, "as x")
+    checks.check_dtype("gate", gate, dtype_name(x), "as x")
     check_options(norm_before_gate, False)
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     output, invvar = backend.empty((n1, n2), output_dtype), backend.empty((n1,), statistics)
@@ -74,10 +74,10 @@ def gated_rms_norm_forward(
             invvar=invvar,
             gating=Gate(bool(norm_before_gate)),
         )
-        if (row_map or gate_map) and FORWARD.first_answer(problem, Device.of(output)) is None:
+        if (row_map or gate_map) and not FORWARD.does(problem):
             copies = contiguous(x), contiguous(gate)
             return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
-        FORWARD.do(backend.launch, backend, problem, Device.of(output))
+        FORWARD.run(backend.launch, backend, problem)
     return replay.keep(backend, backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading))
 
 
@@ -137,7 +137,7 @@ def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
     backend = replay.caching(backend_of(required, {"weight": weight}), key, pointers)
     leading, n1, n2 = checks.rows_of("gate", gate)
     input_dtype, output_dtype, statistics = _checked(call, leading, n2)
-    grad_weight = None if weight is None else (backend.empty if n1 else backend.zeros)((n2,), output_dtype)
+    (grad_weight,) = gradients_of((weight,), (n2,), output_dtype, n1, backend)
     grad_input, grad_gate = (backend.empty((n1, n2), input_dtype) for _ in range(2))
     if n1:
         problem = BackwardProblem(
@@ -159,9 +159,9 @@ def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
             grad_bias=None,
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
-        if (row_map or gate_map) and BACKWARD.first_answer(problem, Device.of(grad_input)) is None:
+        if (row_map or gate_map) and not BACKWARD.does(problem):
             return _backward(call._replace(saved=contiguous(saved), gate=contiguous(gate)))
-        BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
+        BACKWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(grad_input, (*leading, n2)),
@@ -184,12 +184,6 @@ def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[An
     statistics = checks.statistics_dtype(kind)
     checks.check_statistics({"invvar": call.invvar}, leading, statistics, "gate")
     return FLOATS[kind], FLOATS[output], FLOATS[statistics]
-
-
-def check_gate(gate: Any, name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """Raise ValueError or TypeError unless a gate has the shape and dtype of the array that is called `name`."""
-    checks.check_shape("gate", gate, shape, f"as {name}")
-    checks.check_dtype("gate", gate, dtype, f"as {name}")
 
 
 def check_options(norm_before_gate: Any, memory_efficient: Any) -> None:

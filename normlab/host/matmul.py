@@ -62,7 +62,9 @@ def sgemm(a: Any, b: Any, c: Any = None, alpha: float = 1.0, beta: float = 0.0, 
         checks.warn_if_slow(backend, seconds, what, "smaller matrices are faster", stacklevel=3)
         left = backend.operand(a, (m, k)) if k else backend.empty((m, 0), FLOAT32)
         right = backend.operand(b, (k, n)) if k else backend.empty((0, n), FLOAT32)
-        chosen.run(backend.launch, Product(factor, left, right, addend_factor, backend.operand(c, (m, n)), output))
+        chosen.run(
+            backend.launch, None, Product(factor, left, right, addend_factor, backend.operand(c, (m, n)), output)
+        )
     return backend.give_back(output, (m, n))
 
 

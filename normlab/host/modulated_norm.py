@@ -8,9 +8,8 @@ Arrays and dtypes are those of `normlab.host.norms`, with scale and shift as the
 from typing import Any
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, backend_of, dtype_name, gradients_of
 from normlab.kernels.modulated_norm import BACKWARD, FORWARD
-from normlab.kernels.plan import Device
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
 
@@ -43,8 +42,8 @@ def modulated_layer_norm_forward(x: Any, scale: Any, shift: Any, *, eps: float =
         return cached(pointers)
 
     backend = replay.caching(backend_of({"x": x, "scale": scale, "shift": shift}, {}), key, pointers)
-    leading, samples, n1, n2 = _samples("x", x)
-    output_dtype = FLOATS[_parameter_dtype("x", x, scale, shift, samples, n2)]
+    leading, samples, n1, n2 = _samples(x)
+    output_dtype = FLOATS[_parameter_dtype(x, scale, shift, samples, n2)]
     statistics = FLOATS[checks.statistics_dtype(dtype_name(x))]
     output = backend.empty((n1, n2), output_dtype)
     mean, invvar = (backend.empty((n1,), statistics) for _ in range(2))
@@ -60,7 +59,7 @@ def modulated_layer_norm_forward(x: Any, scale: Any, shift: Any, *, eps: float =
             offset=1.0,
             sampled=True,
         )
-        FORWARD.do(backend.launch, backend, problem, Device.of(output))
+        FORWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(output, (*leading, n2)),
@@ -89,14 +88,13 @@ def modulated_layer_norm_backward(
         return cached(pointers)
 
     backend = replay.caching(backend_of(given, {}), key, pointers)
-    leading, samples, n1, n2 = _samples("x", x)
-    output = _parameter_dtype("x", x, scale, shift, samples, n2)
+    leading, samples, n1, n2 = _samples(x)
+    output = _parameter_dtype(x, scale, shift, samples, n2)
     checks.check_dtype("grad_output", grad_output, output, "the output's dtype")
     checks.check_shape("grad_output", grad_output, shape, "as x")
     statistics = checks.statistics_dtype(dtype_name(x))
     checks.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "x")
-    parameter_memory = backend.empty if n1 else backend.zeros  # a sum over no rows is 0
-    gradients = [parameter_memory((samples, n2), FLOATS[output]) for _ in range(2)]
+    grad_scale, grad_shift = gradients_of((scale, shift), (samples, n2), FLOATS[output], n1, backend)
     grad_input = backend.empty((n1, n2), FLOATS[dtype_name(x)])
     if n1:
         problem = BackwardProblem(
@@ -110,29 +108,30 @@ def modulated_layer_norm_backward(
             rms=False,
             memory_efficient=False,
             grad_input=grad_input,
-            grad_weight=gradients[0],
-            grad_bias=gradients[1],
+            grad_weight=grad_scale,
+            grad_bias=grad_shift,
             offset=1.0,
             sampled=True,
         )
-        BACKWARD.do(backend.launch, backend, problem, Device.of(grad_input))
+        BACKWARD.run(backend.launch, backend, problem)
     return replay.keep(
         backend,
         backend.give_back(grad_input, (*leading, n2)),
-        *(backend.give_back(one, (samples, n2)) for one in gradients),
+        backend.give_back(grad_scale, (samples, n2)),
+        backend.give_back(grad_shift, (samples, n2)),
     )
 
 
-def _samples(name: str, array: Any) -> tuple[tuple[int, ...], int, int, int]:
+def _samples(x: Any) -> tuple[tuple[int, ...], int, int, int]:
     """Return the leading dimensions, the first of them, their product, and the last dimension; or raise ValueError."""
-    if len(array.shape) < 2:
-        raise ValueError(f"{name} must be of shape (samples, ..., n), got shape {list(array.shape)}")
-    leading, n1, n2 = checks.rows_of(name, array)
+    if len(x.shape) < 2:
+        raise ValueError(f"x must be of shape (samples, ..., n), got shape {list(x.shape)}")
+    leading, n1, n2 = checks.rows_of("x", x)
     return leading, leading[0], n1, n2
 
 
-def _parameter_dtype(name: str, x: Any, scale: Any, shift: Any, samples: int, n2: int) -> str:
+def _parameter_dtype(x: Any, scale: Any, shift: Any, samples: int, n2: int) -> str:
     """Return the dtype of scale, shift and the output; raise unless all fit."""
     for label, array in (("scale", scale), ("shift", shift)):
-        checks.check_shape(label, array, (samples, n2), f"first and last dimension of {name}")
-    return checks.parameter_dtype(name, x, scale, shift, ("scale", "shift"))
+        checks.check_shape(label, array, (samples, n2), "first and last dimension of x")
+    return checks.parameter_dtype("x", x, scale, shift, ("scale", "shift"))

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 import numpy as np
 
 from normlab.host import checks, replay
-from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name
+from normlab.host.arrays import FLOATS, Backend, backend_of, dtype_name, gradients_of
 from normlab.host.exact import Kept
-from normlab.kernels import BEST, LADDERS, BackwardProblem, Step
+from normlab.kernels import BEST, LADDERS, BackwardProblem, ForwardProblem, Step
 from normlab.kernels.exact.correct import launch_correction
 from normlab.kernels.exact.repair import launch_repair
 
@@ -180,17 +180,16 @@ def forward(
     invvar = backend.empty((n1,), statistics)
     if n1:
         _warn_if_slow(chosen, "forward", n1, n2, backend)
-        chosen.run(
-            backend.launch,
-            backend.operand(x, (n1, n2)),
-            backend.operand(weight, (n2,)),
-            backend.operand(bias, (n2,)),
-            eps,
-            output,
-            mean,
-            invvar,
-            memory=backend,
+        problem = ForwardProblem(
+            x=backend.operand(x, (n1, n2)),
+            weight=backend.operand(weight, (n2,)),
+            bias=backend.operand(bias, (n2,)),
+            eps=eps,
+            output=output,
+            mean=mean,
+            invvar=invvar,
         )
+        chosen.run(backend.launch, backend, problem)
     leading = tuple(x.shape[: -len(shape)])
     return replay.keep(
         backend,
@@ -254,9 +253,7 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
     eps = checks.rounded_eps(eps, sizes.statistics.name)
     chosen = checks.step_of("backward", step)
 
-    parameter_memory = backend.empty if n1 else backend.zeros  # a sum over no rows is 0
-    grad_weight = None if weight is None else parameter_memory((n2,), sizes.output)
-    grad_bias = None if bias is None else parameter_memory((n2,), sizes.output)
+    grad_weight, grad_bias = gradients_of((weight, bias), (n2,), sizes.output, n1, backend)
     grad_input = backend.empty((n1, n2), sizes.input)
     if n1:
         _warn_if_slow(chosen, "backward", n1, n2, backend)

@@ -2,7 +2,7 @@
 
 `step.plan(problem, device)` makes it without a GPU and without a driver, from shapes, dtypes, addresses and the facts
 of a `Device`. `Plan.launch` runs it. How many blocks of a persistent kernel the GPU holds at a time is known only to
-the driver, so `step.do` asks it (`PersistentPlan.queried`), and `step.plan` estimates it (`PersistentPlan.estimated`).
+the driver, so `step.run` asks it (`PersistentPlan.queried`), and `step.plan` estimates it (`PersistentPlan.estimated`).
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from normlab.engine import (
     multiprocessors,
     resident_clusters,
 )
-from normlab.stages.vector import ThreadMap
+from normlab.stages.vector import WARP, ThreadMap
 
 CLUSTERS_FROM = (9, 0)  # the lowest compute capability that has clusters
 MAX_CLUSTER = 16  # blocks; more than 8 need an attribute of the kernel, which `engine.launch` sets
@@ -43,6 +43,14 @@ def longest(*chains: Chains) -> Chains:
 def row_chains_of(thread_map: ThreadMap) -> Chains:
     """Return the chains of a row in a block's registers: a thread's elements, five levels of lanes, warps."""
     return Chains(thread_map.elements, 5 + (thread_map.warps - 1).bit_length())
+
+
+def exchanged_row_chains_of(thread_map: ThreadMap, blocks: int) -> Chains:
+    """Return the chains of a row whose warps, of one or several blocks, exchange their sums in shared memory.
+
+    A thread adds its elements and then a lane adds its warps' sums, each before a butterfly of five levels.
+    """
+    return Chains(thread_map.elements + thread_map.warps * blocks // WARP, 10)
 
 
 @dataclass(frozen=True)
@@ -244,7 +252,8 @@ class Plan:
 
         Args:
             launch: as `engine.launch`.
-            memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch.
+            memory: `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch; None for a plan that
+                needs no scratch.
             operands: the problem that the plan was made for, with arrays. Its attributes are operands by name.
         """
         named = _named(operands, self.values)

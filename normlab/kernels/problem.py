@@ -40,7 +40,7 @@ class ForwardProblem(Operands):
     """The operands of a forward pass.
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,); eps: a
-    NumPy scalar of invvar's dtype; `scratch`: whether the caller has memory for what kernels tell each other.
+    NumPy scalar of invvar's dtype.
     `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
     new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
     `row_map`: None, or where the rows of x lie: x is then (places, n2). `gate_map`: the same of the gate.
@@ -55,7 +55,6 @@ class ForwardProblem(Operands):
     output: Any
     mean: Any
     invvar: Any
-    scratch: bool = True
     residual: Any = None
     new_residual: Any = None
     offset: float = 0.0

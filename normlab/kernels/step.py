@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal
-from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
 Way = Callable[[Any, Device], Plan | PersistentPlan | Refusal]
 
@@ -50,14 +49,27 @@ class Rung:
         # no driver here, so a plan may be asked on a laptop for any GPU
         return answer.estimated(device) if isinstance(answer, PersistentPlan) else answer
 
-    def do(self, launch: Callable[..., None], memory: Any, operands: Any, device: Device) -> None:
-        """Plan, then launch."""
-        answer = self.first_answer(operands, device)
+    def run(self, launch: Callable[..., None], memory: Any, operands: Any) -> None:
+        """Plan for the GPU that computes on the operands, then queue the kernels.
+
+        Args:
+            launch: as `engine.launch`.
+            memory: gives scratch, as for `Plan.launch`.
+            operands: a problem with arrays: a `ForwardProblem`, a `BackwardProblem` or a `Product`.
+
+        Raises:
+            ValueError: no way does them.
+        """
+        answer = self.first_answer(operands, Device.of(operands.writing[0]))
         # the arrays are on a GPU, so its driver can say how many blocks find room
         plan = answer.queried(operands) if isinstance(answer, PersistentPlan) else answer
         if plan is None:
             raise ValueError(f"step {self.name!r} has no kernel for {operands}")
         plan.launch(launch, memory, operands)
+
+    def does(self, operands: Any) -> bool:
+        """Return True if `run` can do the operands, which have arrays."""
+        return self.first_answer(operands, Device.of(operands.writing[0])) is not None
 
     def first_answer(self, operands: Any, device: Device) -> Plan | PersistentPlan | None:
         """Return the answer of the first way that does not refuse the operands, or None."""
@@ -87,7 +99,6 @@ class Step(Rung):
 
     row_chains: Callable[[int], Chains]
     simulated_seconds: Callable[[int, int], float] = field(default=simulated_by_vectors, kw_only=True)
-    run: ClassVar[Callable[..., None]]  # plans and launches, for operands as its ladder has them
 
 
 @dataclass(frozen=True)
@@ -96,32 +107,9 @@ class ForwardStep(Step):
 
     statistics: str
 
-    def run(
-        self,
-        launch: Callable[..., None],
-        x: Any,
-        weight: Any,
-        bias: Any,
-        eps: Any,
-        output: Any,
-        mean: Any,
-        invvar: Any,
-        memory: Any = None,
-    ) -> None:
-        """Queue the kernels for operands as `ForwardProblem` has them, such as `engine.launch` takes.
-
-        memory: gives scratch, as `BackwardStep.run`'s; without it some rows take the way of an earlier step.
-        """
-        operands = ForwardProblem(x, weight, bias, eps, output, mean, invvar, scratch=memory is not None)
-        self.do(launch, memory, operands, Device.of(x))
-
 
 @dataclass(frozen=True)
 class BackwardStep(Step):
     """A step backward. `column_chains`: (n1, n2) -> the longest chains of its sums over rows, of all plans."""
 
     column_chains: Callable[[int, int], Chains]
-
-    def run(self, launch: Callable[..., None], memory: Any, problem: BackwardProblem) -> None:
-        """Queue the kernels; `memory.empty(shape, dtype)` and `memory.zeros(shape, dtype)` give scratch."""
-        self.do(launch, memory, problem, Device.of(problem.saved))

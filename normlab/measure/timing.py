@@ -6,7 +6,6 @@ their own.
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,20 +95,16 @@ def host_time(
     synchronize: Callable[[], Any],
     calls: int,
     wait: bool = False,
-    before: Callable[[], Any] | None = None,
-    repetitions: int = REPETITIONS,
 ) -> Spread:
     """Return one call's time on the host's clock, of `calls` in a row on an idle GPU; with `wait`, until they are done.
 
-    Few enough calls never fill the GPU's queue, so that the host does not wait for it. `before` runs before each call,
-    while the clock stands still.
+    Few enough calls never fill the GPU's queue, so that the host does not wait for it.
     """
-    in_a_row = partial(_in_a_row, call) if before is None else partial(_one_by_one, call, before)
-    in_a_row(calls)
+    _in_a_row(call, calls)
     samples = []
-    for _ in range(repetitions):
+    for _ in range(REPETITIONS):
         synchronize()
-        seconds = in_a_row(calls)
+        seconds = _in_a_row(call, calls)
         if wait:
             began = time.perf_counter()
             synchronize()
@@ -124,13 +119,3 @@ def _in_a_row(call: Callable[[], Any], calls: int) -> float:
     for _ in range(calls):
         call()
     return time.perf_counter() - began
-
-
-def _one_by_one(call: Callable[[], Any], before: Callable[[], Any], calls: int) -> float:
-    seconds = 0.0
-    for _ in range(calls):
-        before()
-        began = time.perf_counter()
-        call()
-        seconds += time.perf_counter() - began
-    return seconds

@@ -45,8 +45,11 @@ def by_kernels(tensor: Tensor) -> bool:
 
 
 def chooser(kernels: ModuleType, operations: ModuleType) -> Callable[[Tensor], ModuleType]:
-    """Return the function that chooses one of two engines to compute norms of a tensor now."""
-    return lambda tensor: kernels if by_kernels(tensor) else operations
+    """Return the function that chooses one of two engines to compute norms of a tensor now.
+
+    A tensor without elements goes to PyTorch's operations: there are no kernels for rows without columns.
+    """
+    return lambda tensor: kernels if by_kernels(tensor) and tensor.numel() else operations
 
 
 chosen = chooser(launched, vectorised)  # for the plain norms over rows

@@ -1,7 +1,7 @@
 """A norm by normlab's kernels, through `normlab.host.norms`: CUDA tensors on their GPU, CPU tensors in the simulator.
 
 The functions are those of `normlab.nn.vectorised`, which documents them, except that statistics here have the shape of
-the input's leading dimensions.
+the input's leading dimensions. Tensors without elements do not come here (`normlab.nn.engines`).
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +12,7 @@ from torch import Tensor
 from normlab import engine
 from normlab.host import norms
 from normlab.host.exact import find_columns, keep_columns
-from normlab.nn import exact, vectorised
+from normlab.nn import exact
 from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
@@ -27,8 +27,6 @@ def forward(
     x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, rms: bool
 ) -> tuple[Tensor, Statistic, Tensor]:
     """Return (output, mean, invvar)."""
-    if 0 in shape:  # there are no kernels for rows without columns, and nothing to compute
-        return vectorised.forward(x, shape, weight, bias, eps, rms)
     with world(x):
         return norms.forward(x, shape, weight, bias, eps, rms)
 
@@ -37,8 +35,6 @@ def columns_at_risk(
     invvar: Tensor, output: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, owners: Owners
 ) -> Tensor:
     """Return the numbers of the columns at risk. owners: the caller's parameters, for `normlab.nn.exact`."""
-    if 0 in shape or not invvar.numel():
-        return vectorised.columns_at_risk(invvar, output, shape, weight, bias, eps, owners)
     if owners[0] is None and owners[1] is None and eps <= 1:  # there is at most autocast's weight of ones
         return torch.empty(0, dtype=torch.int32, device=output.device)
     if exact.can_count(output, owners):
@@ -58,8 +54,6 @@ def keep(
     columns: Tensor,
 ) -> Tensor:
     """Return x̂ of the given columns."""
-    if 0 in shape:
-        return vectorised.keep(x, mean, invvar, shape, weight, bias, eps, columns)
     with world(x):
         return keep_columns(x, mean, invvar, shape, weight, bias, eps=eps, columns=columns).values
 
@@ -67,8 +61,6 @@ def keep(
 def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     """Return (grad_input, grad_weight, grad_bias)."""
     dtype, shape, eps, rms, memory_efficient = how
-    if 0 in shape:
-        return vectorised.backward(grad_output, saved, how)
     tensor, invvar, weight, bias, *_, mean = saved
     options = eps, rms, memory_efficient, saved.kept, dtype
     call = norms.BackwardCall(grad_output, tensor, mean, invvar, shape, weight, bias, *options)

@@ -6,7 +6,7 @@
 functions compute all four norms. Source: Wu and He, "Group Normalization", 2018, section 3. Bounds: `family_bounds`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -104,8 +104,23 @@ def family_norm(
     >>> family_norm([[1.0, 5.0], [3.0, 5.0]], batch_sets((2, 2)), eps=0.0).mean.tolist()
     [2.0, 5.0]
     """
+    return over_sets(layer_norm, x, sets, weight, bias, eps)
+
+
+def over_sets(
+    function: Callable[..., NormResult],
+    x: ArrayLike,
+    sets: IndexSets,
+    weight: ArrayLike | None,
+    bias: ArrayLike | None,
+    *options: Any,
+) -> NormResult:
+    """Return what a layer norm's function, or its bound's, returns for the rows of every set, in the family's shapes.
+
+    options: further arguments of the function, after weight and bias.
+    """
     results = [
-        layer_norm(sets.rows(x, s), sets.values, sets.row_parameter(weight, s), sets.row_parameter(bias, s), eps)
+        function(sets.rows(x, s), sets.values, sets.row_parameter(weight, s), sets.row_parameter(bias, s), *options)
         for s in range(sets.sets)
     ]
     output, mean, invvar = ([result[k] for result in results] for k in range(3))
@@ -121,18 +136,30 @@ def family_norm_backward(
     eps: float = 1e-5,
 ) -> NormGradients:
     """Return the gradients of sum(grad_output · family_norm(x))."""
-    inputs, weights, biases = [], [], []
-    for s in range(sets.sets):
-        gradients = layer_norm_backward(
+    of_sets = [
+        layer_norm_backward(
             sets.rows(grad_output, s), sets.rows(x, s), sets.values, *always_there(sets, weight, s), eps
         )
-        inputs.append(gradients.grad_input)
-        weights.append(sets.column_sum(gradients.grad_weight))
-        biases.append(sets.column_sum(gradients.grad_bias))
+        for s in range(sets.sets)
+    ]
+    return gathered(of_sets, np.shape(x), sets, weight, bias)
+
+
+def gathered(
+    of_sets: list[NormGradients], shape: tuple[int, ...], sets: IndexSets, weight: Any, bias: Any
+) -> NormGradients:
+    """Return the gradients of all sets, or their bounds, in the family's shapes. shape: of x.
+
+    of_sets: the gradients of each set's rows, with both parameters. A channel's parameter adds up its columns.
+    """
+
+    def summed(columns: list[Any]) -> np.ndarray:
+        return np.concatenate([sets.column_sum(one) for one in columns]).reshape(sets.parameters).astype(np.float64)
+
     return NormGradients(
-        sets.like_x(inputs, np.shape(x)),
-        None if weight is None else np.concatenate(weights).reshape(sets.parameters).astype(np.float64),
-        None if bias is None else np.concatenate(biases).reshape(sets.parameters).astype(np.float64),
+        sets.like_x([one.grad_input for one in of_sets], shape),
+        None if weight is None else summed([one.grad_weight for one in of_sets]),
+        None if bias is None else summed([one.grad_bias for one in of_sets]),
     )
 
 

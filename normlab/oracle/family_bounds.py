@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.backward_bounds import layer_norm_backward_bound
-from normlab.oracle.family import IndexSets, always_there, batch_sets
+from normlab.oracle.family import IndexSets, always_there, batch_sets, gathered, over_sets
 from normlab.oracle.floats import Extended, ExtendedArray, float_format
 from normlab.oracle.forward_bounds import finished, inverse_root, layer_norm_bound
 from normlab.oracle.inexact import Inexact, held_exactly
@@ -28,14 +28,7 @@ def family_norm_bound(
     arithmetic: Arithmetic,
 ) -> NormResult:
     """Return elementwise absolute bounds on |kernel - family_norm(x, …)|, shaped like its result."""
-    bounds = [
-        layer_norm_bound(
-            sets.rows(x, s), sets.values, sets.row_parameter(weight, s), sets.row_parameter(bias, s), eps, arithmetic
-        )
-        for s in range(sets.sets)
-    ]
-    output, mean, invvar = ([bound[k] for bound in bounds] for k in range(3))
-    return NormResult(sets.like_x(output, np.shape(x)), sets.statistics(mean), sets.statistics(invvar))
+    return over_sets(layer_norm_bound, x, sets, weight, bias, eps, arithmetic)
 
 
 def family_norm_backward_bound(
@@ -56,27 +49,20 @@ def family_norm_backward_bound(
     mean_errors, invvar_errors = (
         np.asarray(error).reshape(sets.batches, sets.sets) for error in (errors.mean, errors.invvar)
     )
-    inputs, weights, biases = [], [], []
-    for s in range(sets.sets):
-        parameters = always_there(sets, weight, s)
-        bound = layer_norm_backward_bound(
+    of_sets = [
+        layer_norm_backward_bound(
             sets.rows(grad_output, s),
             sets.rows(x, s),
             sets.values,
-            *parameters,
+            *always_there(sets, weight, s),
             eps,
             unstored,
             mean_error=mean_errors[:, s],
             invvar_error=invvar_errors[:, s],
         )
-        inputs.append(bound.grad_input)
-        weights.append(sets.column_sum(bound.grad_weight))
-        biases.append(sets.column_sum(bound.grad_bias))
-    return NormGradients(
-        sets.like_x(inputs, np.shape(x)),
-        None if weight is None else np.concatenate(weights).reshape(sets.parameters).astype(np.float64),
-        None if bias is None else np.concatenate(biases).reshape(sets.parameters).astype(np.float64),
-    )
+        for s in range(sets.sets)
+    ]
+    return gathered(of_sets, np.shape(x), sets, weight, bias)
 
 
 def stored(bound: NormGradients, truth: NormGradients, parameter: str) -> NormGradients:

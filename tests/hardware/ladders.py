@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 
 from normlab.kernels import LADDERS
-from normlab.kernels.problem import BackwardProblem
+from normlab.kernels.problem import BackwardProblem, ForwardProblem
 
 from .launches import Launch, counts
 
@@ -44,7 +44,8 @@ def _forward(name: str, n1: int, n2: int, dtype: type, note: str = "", unverifie
     x, weight, bias = (rng.normal(size=shape).astype(dtype) for shape in ((n1, n2), n2, n2))
     results = np.zeros_like(x), np.zeros(n1, np.float32), np.zeros(n1, np.float32)
     step = next(step for step in LADDERS["forward"] if step.name == name)
-    yield from _recorded(lambda launch: step.run(launch, x, weight, bias, EPS, *results), note, unverified)
+    problem = ForwardProblem(x, weight, bias, EPS, *results)
+    yield from _recorded(lambda launch: step.run(launch, Scratch, problem), note, unverified)
 
 
 def _backward(name: str, n1: int, n2: int, dtype: type, note: str = "", unverified: bool = True) -> Iterator[Launch]:

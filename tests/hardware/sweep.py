@@ -22,7 +22,7 @@ from normlab.bench.problem import EPS, Data, Problem
 from normlab.engine import block_shared_bytes
 from normlab.engine.compile import cubins
 from normlab.host.arrays import FLOATS
-from normlab.kernels import BackwardProblem
+from normlab.kernels import BackwardProblem, ForwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.backward.layouts import MAX_ELEMENTS
 from normlab.kernels.backward.pipelined.kind import Kind
@@ -150,7 +150,8 @@ def compile_ahead(task: Task) -> None:
     take(task.layout)
     mean = None if rms else statistics
     if task.direction == "forward":
-        step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(EPS), x, mean, statistics)
+        forward = ForwardProblem(x, weight, bias, np.float32(EPS), x, mean, statistics)
+        step_7_clusters.STEP.run(launch, Scratch, forward)
         return
     mean = None if task.memory_efficient else mean
     problem = BackwardProblem(

@@ -9,7 +9,7 @@ from hardware.profile import KERNELS, matched, problems
 from hardware.sweep import Scratch, Task
 from normlab.bench.problem import EPS
 from normlab.host.arrays import FLOATS
-from normlab.kernels import BackwardProblem
+from normlab.kernels import BackwardProblem, ForwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_7_clusters
 
@@ -36,7 +36,7 @@ def launched(task):
         names.append(kernel.py_func.__name__)
 
     if task.direction == "forward":
-        step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(EPS), x, mean, invvar)
+        step_7_clusters.STEP.run(launch, Scratch, ForwardProblem(x, weight, bias, np.float32(EPS), x, mean, invvar))
     else:
         me = task.memory_efficient
         how = None if me else mean, invvar, weight, bias, np.float32(EPS), rms, me, x, weight, bias

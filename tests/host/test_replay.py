@@ -210,9 +210,9 @@ def add_row(x, row, target):
 TABLE = draw(COLUMNS)
 
 
-def with_an_array_of_its_own(launch, x, weight, bias, eps, output, mean, invvar, memory):
-    table = x._replace(pointer=TABLE.data_ptr(), shape=(COLUMNS,), owner=TABLE)
-    launch(add_row, 1, 32, x, table, output)
+def with_an_array_of_its_own(launch, memory, problem):
+    table = problem.x._replace(pointer=TABLE.data_ptr(), shape=(COLUMNS,), owner=TABLE)
+    launch(add_row, 1, 32, problem.x, table, problem.output)
 
 
 def on_halves(launch, memory, problem):

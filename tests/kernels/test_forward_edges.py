@@ -130,7 +130,7 @@ def test_views_that_begin_within_a_vector_are_right_and_nothing_beside_the_outpu
         *np.full((2, 9), np.nan, np.float32),
     )  # fmt: skip
     with using("simulator"):
-        STEP.do(launch, None, problem, H100)
+        STEP.run(launch, None, problem)
     assert [plan.anywhere for plan in built] == [True]
     how = arithmetic(case, STEP.plan(problem, H100).rows, statistics=STEP.statistics)
     truth, bound = forward_truth(case), forward_bound(case, how)

@@ -42,11 +42,11 @@ def hold(columns, dtype, heads, mode):
     rung = type(gated_norm.FORWARD)
     with using("simulator"):  # a GPU would get a copy of views
         wanted = results(np.ascontiguousarray(x), np.ascontiguousarray(gate), grad, weight, mode)
-        with patch.object(rung, "do", autospec=True, side_effect=rung.do) as do:
+        with patch.object(rung, "run", autospec=True, side_effect=rung.run) as run:
             found = results(x, gate, grad, weight, mode)
     for got, want in zip(found, wanted, strict=True):
         assert got.tobytes() == want.tobytes()
-    return x, gate, [call.args[3] for call in do.call_args_list]
+    return x, gate, [call.args[3] for call in run.call_args_list]
 
 
 @pytest.mark.parametrize("mode", MODES)

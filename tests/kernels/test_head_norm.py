@@ -43,10 +43,10 @@ def test_heads_are_read_where_they_lie_and_have_the_plain_norm_s_bits(heads, oth
     output, invvar = head_rms_norm_forward(x, weight, eps=EPS)
     gradients = head_rms_norm_backward(grad, x, invvar, weight, eps=EPS)
     rung = type(add_norm.FORWARD)
-    with using("simulator"), patch.object(rung, "do", autospec=True, side_effect=rung.do) as do:
+    with using("simulator"), patch.object(rung, "run", autospec=True, side_effect=rung.run) as run:
         head_rms_norm_forward(x, weight, eps=EPS)
         head_rms_norm_backward(grad, x, invvar, weight, eps=EPS)
-    read = [call.args[3] for call in do.call_args_list]
+    read = [call.args[3] for call in run.call_args_list]
     assert [problem.row_map for problem in read] == [RowMap(heads, heads + others)] * 2
     assert np.shares_memory(read[0].x, x)
     assert np.shares_memory(read[1].saved, x)

@@ -14,7 +14,7 @@ from normlab.engine import use_gpu, using
 from normlab.host import replay
 from normlab.host.arrays import HostBackend
 from normlab.host.checks import step_of
-from normlab.kernels import BackwardProblem
+from normlab.kernels import BackwardProblem, ForwardProblem
 from normlab.kernels.backward import final_sums, layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.pipelined import beside
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
@@ -371,7 +371,7 @@ def watched(case, step, saved=None, mean=None, invvar=None, memory_efficient=Non
     eps, dtype = np.float32(case.eps), case.grad_output.dtype
     if step in FORWARD:
         results = memory.empty((n1, n2), dtype), *(memory.empty(n1, np.float32) for _ in range(2))
-        step.run(launch, case.x, case.weight, case.bias, eps, *results)
+        step.run(launch, memory, ForwardProblem(case.x, case.weight, case.bias, eps, *results))
     else:
         results = memory.empty((n1, n2), case.x.dtype), *(memory.empty(n2, dtype) for _ in range(2))
         step.run(launch, memory, BackwardProblem(

@@ -66,7 +66,7 @@ def test_nothing_is_found_where_a_block_has_places_for_more_rows_than_its_sample
         reports.append(sanitize(kernel)[grid, block, 0, shared_bytes](*args))
 
     with using("simulator"):
-        FORWARD.do(launch, None, problem, Device.of(x))
+        FORWARD.run(launch, None, problem)
         expected = forward(case)
     assert [report.findings for report in reports] == [()]
     for got, want in zip((output, *statistics), expected, strict=True):

@@ -28,7 +28,7 @@ from normlab.kernels.backward.pipelined.columns import MANY_GROUPS, sums_apart
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.kernels.forward.tables import TABLES
-from normlab.kernels.plan import Work
+from normlab.kernels.plan import Work, exchanged_row_chains_of
 from normlab.learn.explain import types_of
 from normlab.stages.grouped import FEW, group_size
 from normlab.stages.vector import ThreadMap
@@ -292,7 +292,7 @@ def test_layouts_of_rows_that_begin_within_a_vector_have_room_for_every_alignmen
             assert layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes <= SHARED_BYTES.get(
                 capability, 99 * 1024
             )
-            assert chains.terms >= step_3_pipelined.row_chains_of(layout).terms
+            assert chains.terms >= exchanged_row_chains_of(layout.thread_map, layout.blocks).terms
             # the row groups' sums, and a line of the block's, leave the parameters as they are
             left = layout.rows if layout.rows >= MANY_GROUPS else layout.rows - 1
             assert left * sums_apart(layout) + thread_map.columns <= layout.parameters_at

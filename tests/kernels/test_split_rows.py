@@ -17,7 +17,7 @@ from watching import Memory, launcher
 
 from normlab.engine import resources, use_gpu, using
 from normlab.host.checks import step_of
-from normlab.kernels import split
+from normlab.kernels import ForwardProblem, split
 from normlab.kernels.backward import step_2_fused, step_3_pipelined
 from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.forward import layouts, shifted_rows
@@ -99,9 +99,9 @@ def test_nothing_is_found_in_split_rows_forward(n1, n2, dtype, monkeypatch):
     case = random_case(n1, n2, dtype)
     memory = Memory()
     output, mean, invvar = memory.empty((n1, n2), dtype), *(memory.empty((n1,), np.float32) for _ in range(2))
-    given = case.x, case.weight, case.bias, np.float32(0.01), output, mean, invvar
+    problem = ForwardProblem(case.x, case.weight, case.bias, np.float32(0.01), output, mean, invvar)
     with using("simulator"):
-        CLUSTERS.run(launcher(memory), *given, memory=memory)
+        CLUSTERS.run(launcher(memory), memory, problem)
     assert np.isfinite(output.astype(np.float64)).all()
 
 

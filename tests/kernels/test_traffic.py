@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from counting import COPIED, LOADED, STORED, counter
 
-from normlab.kernels import BackwardProblem
+from normlab.kernels import BackwardProblem, ForwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import layouts, step_7_clusters
 from normlab.kernels.plan import Chosen
@@ -58,7 +58,8 @@ def counted_clusters(thread_map, n1, processors, monkeypatch) -> dict[str, float
     n2 = 2 * thread_map.columns
     x, mean, invvar = np.ones((n1, n2), np.float32), *np.zeros((2, n1), np.float32)
     weight, bias = np.ones((2, n2), np.float32)
-    step_7_clusters.STEP.run(launch, x, weight, bias, np.float32(1), np.empty_like(x), mean, invvar)
+    problem = ForwardProblem(x, weight, bias, np.float32(1), np.empty_like(x), mean, invvar)
+    step_7_clusters.STEP.run(launch, Memory, problem)
     return found[0]
 
 

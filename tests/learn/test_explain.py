@@ -137,7 +137,7 @@ def launches_of(step, problem) -> list:
 def seen_by_hosts(monkeypatch) -> list:
     """What the host functions ask to be launched from here on: (a rung, its operands)."""
     seen = []
-    monkeypatch.setattr(Rung, "do", lambda rung, launch, memory, operands, device: seen.append((rung, operands)))
+    monkeypatch.setattr(Rung, "run", lambda rung, launch, memory, operands: seen.append((rung, operands)))
     return seen
 
 

@@ -1,4 +1,3 @@
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -88,16 +87,3 @@ def test_host_time_is_per_call_and_waits_only_if_told_to():
             assert host_time(call, synchronize, 4, wait) == Spread(expected, expected, expected)
         assert log[:4] == ["call"] * 4
         assert log[4:9] == ["wait", "call", "call", "call", "call"]
-
-
-def test_what_comes_before_a_call_is_not_in_its_host_time(monkeypatch):
-    log, clock = [], [0.0]
-
-    def passes(name, seconds):
-        log.append(name)
-        clock[0] += seconds
-
-    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    call, before, synchronize = (partial(passes, *given) for given in (("call", 1.0), ("before", 7.0), ("wait", 2.0)))
-    assert host_time(call, synchronize, 2, before=before) == Spread(1.0, 1.0, 1.0)
-    assert log[:9] == [*["before", "call"] * 2, "wait", *["before", "call"] * 2]

@@ -13,7 +13,7 @@ from watching import Memory, launcher
 
 from normlab.engine import cuda, float32, int32, launch, using
 from normlab.host.checks import step_of
-from normlab.kernels import Device, Problem
+from normlab.kernels import Device, ForwardProblem, Problem
 from normlab.kernels.forward import row_counts, shifted_rows
 from normlab.stages.shifted import ShiftedMap, shifted_row_loader
 from normlab.stages.vector import map_threads, shifts_alike
@@ -103,7 +103,7 @@ def test_no_element_beside_the_output_is_written(offset):
     output = memory[start : start + 9 * 333].reshape(9, 333)
     statistics = np.empty((2, 9), np.float32)
     with using("simulator"):
-        STEP.run(launch, case.x, case.weight, case.bias, np.float32(0.01), output, *statistics)
+        STEP.run(launch, None, ForwardProblem(case.x, case.weight, case.bias, np.float32(0.01), output, *statistics))
     assert (memory[:start] == 7).all()
     assert (memory[start + output.size :] == 7).all()
     with using("simulator"):
@@ -115,7 +115,8 @@ def watch(case):
     memory, rows = Memory(), len(case.x)
     output, invvar = memory.empty(case.x.shape, case.x.dtype), memory.empty(rows, np.float32)
     mean = None if case.rms else memory.empty(rows, np.float32)
-    STEP.run(launcher(memory), case.x, case.weight, case.bias, np.float32(0.01), output, mean, invvar)
+    problem = ForwardProblem(case.x, case.weight, case.bias, np.float32(0.01), output, mean, invvar)
+    STEP.run(launcher(memory), memory, problem)
     assert not memory.empties
 
 
@@ -181,9 +182,8 @@ def test_whole_vectors_are_moved():
     """A third of the requests that one element at a time would take, although rows have two ends each."""
     case = random_case(8, 1001, BFLOAT16, rms=True)
     launch, found = counter()
-    STEP.run(
-        launch, case.x, None, None, np.float32(1e-5), np.empty_like(case.x), None, np.empty(8, np.float32)
-    )  # fmt: skip
+    output, invvar = np.empty_like(case.x), np.empty(8, np.float32)
+    STEP.run(launch, None, ForwardProblem(case.x, None, None, np.float32(1e-5), output, None, invvar))
     (metrics,) = found
     single = 8 * -(-1001 // 32)  # requests of a warp that moves one element a lane
     for moved in (LOADED, STORED):

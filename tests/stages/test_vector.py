@@ -6,7 +6,7 @@ import pytest
 from counting import LOADED, STORED, counter
 
 from normlab.engine import cuda, float32, launch
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, ForwardProblem
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -114,7 +114,8 @@ def test_whole_warps_of_the_forward_ask_for_16_sectors_a_time(dtype):
     x, output = rng.normal(size=(2, n1, n2)).astype(dtype)
     weight, bias = rng.normal(size=(2, n2)).astype(dtype)
     launch, found = counter()
-    VECTORS.run(launch, x, weight, bias, np.float32(1e-5), output, *np.empty((2, n1), np.float32))
+    problem = ForwardProblem(x, weight, bias, np.float32(1e-5), output, *np.empty((2, n1), np.float32))
+    VECTORS.run(launch, None, problem)
     (metrics,) = found
     requests, sectors = ([metrics[op.format(what)] for op in (LOADED, STORED)] for what in ("requests", "sectors"))
     assert requests == [n1 * 8 * 3, n1 * (8 + 2)]  # two: mean and invvar, by one lane

@@ -33,7 +33,10 @@ def types_of(result: Any) -> Types:
 
 
 def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, FunctionTypes]]:
-    """Yield the types of a compiled function, and of the device functions that it calls."""
+    """Yield the place and the types of a compiled function, and those of the device functions that it calls.
+
+    result: Numba's, None of a function that it has not compiled. done: ids of the results that are yielded already.
+    """
     if id(result) in done or getattr(result, "type_annotation", None) is None:
         return
     done.add(id(result))
@@ -44,6 +47,7 @@ def _told(result: Any, in_kernel: bool, done: set[int]) -> Iterator[tuple[Any, F
         if isinstance(call, ir.Expr) and call.op == "call":
             callee, signature = annotation.typemap.get(call.func.name), annotation.calltypes.get(call)
             dispatcher, kinds = getattr(callee, "dispatcher", None), getattr(signature, "args", None)
+            # a function under `@overload`, which has no dispatcher of its own: Numba calls one of its implementations
             if isinstance(callee, types.Function) and isinstance(callee.typing_key, FunctionType):
                 dispatcher, kinds = _overload(callee, kinds)
                 if dispatcher is not None:
@@ -125,12 +129,14 @@ class _Function:
                 results.add(self._kinds[value.value.name])
         result = str(self._signature.return_type)
         code = self._annotation.func_id.func.__code__
+        several = len(results) > 1 and _is_number(self._signature.return_type)
         return FunctionTypes(
-            frozenset(loads),
-            frozenset(choices) if any(differ for _, _, differ in choices) else frozenset(),
-            result if not in_kernel and len(results) > 1 and _is_number(self._signature.return_type) else None,
-            () if in_kernel else self._integers(),
-            any(isinstance(constant, complex) for constant in code.co_consts),
+            loads=frozenset(loads),
+            choices=frozenset(choices) if any(differ for _, _, differ in choices) else frozenset(),
+            # a kernel returns nothing, and its arguments are typed by the launch
+            result=result if several and not in_kernel else None,
+            integers=() if in_kernel else self._integers(),
+            complexes=any(isinstance(constant, complex) for constant in code.co_consts),
         )
 
     def _is_copy(self, instruction: Any) -> bool:

@@ -1,3 +1,4 @@
 """What every backward kernel reads, in the order of its arguments, by the names of `BackwardProblem`."""
 
-OPERANDS = "grad_output", "saved", "mean", "invvar", "weight", "bias", "eps"
+ARRAYS = "grad_output", "saved", "mean", "invvar", "weight", "bias"
+OPERANDS = *ARRAYS, "eps"  # eps is read where x̂ is divided by gamma

@@ -19,7 +19,7 @@ import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.backward import final_sums
-from normlab.kernels.backward.operands import OPERANDS
+from normlab.kernels.backward.operands import ARRAYS, OPERANDS
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Scratch, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.split import (
@@ -52,7 +52,7 @@ def build_sums(dtype: Any, width: int, rms: bool, memory_efficient: bool) -> Any
     load_parameters = parameter_loader(width)
 
     @cuda.jit(launch_bounds=(THREADS, 1))
-    def backward_split_sums(grad_output, saved, mean, invvar, weight, bias, eps, sums):
+    def backward_split_sums(grad_output, saved, mean, invvar, weight, bias, sums):
         """Write each piece's sums of g and of g x̂ to sums, (2 n1, pieces): first n1 rows of g, then n1 of g x̂."""
         buffer = cuda.shared.array((2, WARPS), dtype)
         values = cuda.local.array(elements, dtype)
@@ -218,7 +218,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
                 (dtype, width, problem.rms, problem.memory_efficient),
                 (pieces, min(n1, GRID_LIMIT)),
                 THREADS,
-                (*OPERANDS, "sums"),
+                (*ARRAYS, "sums"),
             ),
             Work(build_means, (dtype,), n1, ROW_THREADS, ("sums", "factor", "row_sums", "means")),
             Work(

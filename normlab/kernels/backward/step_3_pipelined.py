@@ -35,7 +35,17 @@ from normlab.kernels.backward.pipelined.kernel import build
 from normlab.kernels.backward.pipelined.kind import Kind, kind_of
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.kernels.backward.short_rows import plan as short_rows
-from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, PersistentPlan, Plan, Refusal, Work, longest
+from normlab.kernels.plan import (
+    FLOAT32_ALONE,
+    Chains,
+    Device,
+    PersistentPlan,
+    Plan,
+    Refusal,
+    Work,
+    exchanged_row_chains_of,
+    longest,
+)
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep
 from normlab.kernels.words import counted
@@ -103,9 +113,8 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
 
     def planned(work: tuple[Work, ...], columns: Chains, parts: int, why: str = chosen.why) -> Plan:
         scratch = final_sums.partial_sums_for(problem, parts, padded) if parts else ()
-        return Plan(
-            "pipelined", work, why, row_chains_of(layout), columns, scratch=scratch, values=values, layout=layout
-        )
+        rows = exchanged_row_chains_of(layout.thread_map, layout.blocks)
+        return Plan("pipelined", work, why, rows, columns, scratch=scratch, values=values, layout=layout)
 
     if few(layout, kind, n1, n2 * max(sizes), device):
         few_rows, apart = few_rows_layout(layout, n1), kind._replace(beside=True)
@@ -181,11 +190,6 @@ def lines_of(layout: PipelineLayout, n1: int, clusters: int) -> int:
     return clusters if alike else clusters + layout.alignments - 1
 
 
-def row_chains_of(layout: PipelineLayout) -> Chains:
-    """Return the chains along a row."""
-    return Chains(layout.thread_map.elements + layout.thread_map.warps * layout.blocks // 32, 10)
-
-
 def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int) -> Chains:
     """Return the chains over n1 rows, done by so many clusters, that leave up to so many lines of partial sums."""
     turns = -(-n1 // (layout.rows * layout.alignments))  # of an alignment's rows, if one cluster took all of them
@@ -229,7 +233,7 @@ def _layouts(n2: int) -> list[PipelineLayout]:
 
 
 def _row_chains(n2: int) -> Chains:
-    own = [row_chains_of(layout) for layout in _layouts(n2)]
+    own = [exchanged_row_chains_of(layout.thread_map, layout.blocks) for layout in _layouts(n2)]
     own += map(short_rows.row_chains_of, short_rows.layouts(n2))
     if _may_be_split(n2):
         own.append(split.row_chains(n2))

@@ -137,7 +137,7 @@ class Share(NamedTuple):
     """What a lane group works on: a slice of a channel's planes `plane` to `plane_end` - 1, none without a channel.
 
     bundle: the number of these planes, which are a bundle of `PlaneMap.planes`. number: of the slice. start: the
-    thread's first vector in a plane. end: the vector after the group's last.
+    thread's first vector in a plane. end: the vector after the group's last. `walker` finds the thread's vectors.
     """
 
     bundle: Any
@@ -172,23 +172,48 @@ def finder(width, plane_map, groups):
     return find
 
 
+@cuda.jit(device=True)
+def set_of(share, x, outer, sets):
+    """Return the number of the set to which a share's planes belong."""
+    return share.plane // outer * sets + share.channel // (x.shape[1] // sets)
+
+
+@cache
+def walker(width, plane_map):
+    """Return two device functions for vector u of a thread: `exists(share, u)` and `index(share, u)`, its index in x.
+
+    Some threads have fewer vectors than `PlaneMap.units`, because the slice or the planes end before.
+    """
+    lanes, turns = plane_map.lanes, plane_map.turns
+
+    @cuda.jit(device=True)
+    def exists(share, u):
+        return share.plane + u // turns < share.plane_end and share.start + u % turns * lanes < share.end
+
+    @cuda.jit(device=True)
+    def index(share, u):
+        return share.plane + u // turns, share.channel, (share.start + u % turns * lanes) * width
+
+    return exists, index
+
+
 @cache
 def build_moments(dtype, width, plane_map):
     """Return the kernel `family_plane_moments`. Block (lanes, THREADS / lanes), one piece per lane group."""
-    (lanes, turns, _, length, slices), units = plane_map, plane_map.units
+    lanes, length, slices, units = plane_map.lanes, plane_map.length, plane_map.slices, plane_map.units
     elements, group_sum = units * width, lane_group_sum((lanes - 1).bit_length())
     find = finder(width, plane_map, THREADS // lanes)
+    exists, index = walker(width, plane_map)
 
     @cuda.jit
     def family_plane_moments(x, outer, pieces):
         launch_dependents()  # the merging kernel may start early; it waits for this one's results
         values = cuda.local.array(elements, dtype)
-        bundle, plane, plane_end, channel, number, start, end = find(cuda.blockIdx.x, x, outer)
+        share = find(cuda.blockIdx.x, x, outer)
         # Fetch: all loads are in flight before the first value is used.
         for u in range(units):
-            at = start + u % turns * lanes
-            if plane + u // turns < plane_end and at < end:
-                load_vector_into(values, u * width, x, (plane + u // turns, channel, at * width), width)
+            if exists(share, u):
+                load_vector_into(values, u * width, x, index(share, u), width)
             else:
                 for k in range(width):
                     values[u * width + k] = cast(0, pieces)
@@ -197,18 +222,18 @@ def build_moments(dtype, width, plane_map):
         total = cast(0, pieces)
         for k in range(elements):
             total += values[k]
-        count = cast(max(plane_end - plane, 1) * (end - number * length) * width, pieces)
+        count = cast(max(share.plane_end - share.plane, 1) * (share.end - share.number * length) * width, pieces)
         center = group_sum(total) / count
         # Second pass, over registers: the squared deviations of the values that exist.
         m2 = cast(0, pieces)
         for u in range(units):
-            if plane + u // turns < plane_end and start + u % turns * lanes < end:
+            if exists(share, u):
                 for k in range(width):
                     deviation = values[u * width + k] - center
                     m2 += deviation * deviation
         m2 = group_sum(m2)
-        if plane < plane_end and cuda.threadIdx.x == 0:
-            piece = (bundle * x.shape[1] + channel) * slices + number
+        if share.plane < share.plane_end and cuda.threadIdx.x == 0:
+            piece = (share.bundle * x.shape[1] + share.channel) * slices + share.number
             store(pieces, (0, piece), center)
             store(pieces, (1, piece), m2)
             store(pieces, (2, piece), count)
@@ -229,24 +254,26 @@ def build_sums(dtype, width, plane_map, once):
         launch_dependents()
         grads = cuda.local.array(elements, dtype)
         values = cuda.local.array(elements, dtype)
-        bundle, plane, plane_end, channel, number, start, end = find(cuda.blockIdx.x, x, outer)
+        share = find(cuda.blockIdx.x, x, outer)
         center = cast(0, pieces)
         scale = cast(0, pieces)
-        if plane < plane_end:
-            index = plane // outer * sets + channel // (x.shape[1] // sets)
-            center = load(mean, index)
-            scale = load(invvar, index)
+        if share.plane < share.plane_end:
+            own = set_of(share, x, outer, sets)
+            center = load(mean, own)
+            scale = load(invvar, own)
         sum_grad = cast(0, pieces)
         sum_product = cast(0, pieces)
         for first in range(0, units, once):
             # Fetch `once` vectors of both arrays, add them up, drop them.
             for j in range(once):
                 u = first + j
-                at = start + u % turns * lanes
+                # `exists` and `index` written out: in this loop of loops the calls took two registers more.
+                at = share.start + u % turns * lanes
                 # `once` need not divide `units`: the last round may reach past the thread's vectors
-                if u < units and plane + u // turns < plane_end and at < end:
-                    load_vector_into(grads, j * width, grad_output, (plane + u // turns, channel, at * width), width)
-                    load_vector_into(values, j * width, x, (plane + u // turns, channel, at * width), width)
+                if u < units and share.plane + u // turns < share.plane_end and at < share.end:
+                    index = share.plane + u // turns, share.channel, at * width
+                    load_vector_into(grads, j * width, grad_output, index, width)
+                    load_vector_into(values, j * width, x, index, width)
                 else:
                     for k in range(width):
                         grads[j * width + k] = cast(0, pieces)
@@ -256,8 +283,8 @@ def build_sums(dtype, width, plane_map, once):
                 sum_product += grads[k] * normalised_from_input(values[k], center, scale)
         sum_grad = group_sum(sum_grad)
         sum_product = group_sum(sum_product)
-        if plane < plane_end and cuda.threadIdx.x == 0:
-            piece = (bundle * x.shape[1] + channel) * slices + number
+        if share.plane < share.plane_end and cuda.threadIdx.x == 0:
+            piece = (share.bundle * x.shape[1] + share.channel) * slices + share.number
             store(pieces, (0, piece), sum_grad)
             store(pieces, (1, piece), sum_product)
 
@@ -270,34 +297,32 @@ def build_output(dtype, width, plane_map):
 
     Block (lanes, APPLY_THREADS / lanes). The first block takes the end of memory, which L2 still holds.
     """
-    lanes, turns, units = plane_map.lanes, plane_map.turns, plane_map.units
-    elements = units * width
-    find = finder(width, plane_map, APPLY_THREADS // lanes)
+    units, elements = plane_map.units, plane_map.units * width
+    find = finder(width, plane_map, APPLY_THREADS // plane_map.lanes)
+    exists, index = walker(width, plane_map)
 
     @cuda.jit
     def family_plane_output(x, mean, invvar, weight, bias, outer, sets, output):
         values = cuda.local.array(elements, dtype)
-        _, plane, plane_end, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
-        if plane < plane_end:
+        share = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
+        if share.plane < share.plane_end:
             # Fetch: all loads before the first store, because the compiler moves no load across a store.
             for u in range(units):
-                at = start + u % turns * lanes
-                if plane + u // turns < plane_end and at < end:
-                    load_vector_into(values, u * width, x, (plane + u // turns, channel, at * width), width)
+                if exists(share, u):
+                    load_vector_into(values, u * width, x, index(share, u), width)
             grid_dependency_sync()  # the previous kernel's statistics are there; it does not write x
-            index = plane // outer * sets + channel // (x.shape[1] // sets)
-            center = load(mean, index)
-            scale = load(invvar, index)
-            gamma = element(weight, channel)
-            beta = element(bias, channel)
+            own = set_of(share, x, outer, sets)
+            center = load(mean, own)
+            scale = load(invvar, own)
+            gamma = element(weight, share.channel)
+            beta = element(bias, share.channel)
             # Normalise and store.
             for u in range(units):
-                at = start + u % turns * lanes
-                if plane + u // turns < plane_end and at < end:
+                if exists(share, u):
                     for k in range(width):
                         value = normalised_from_input(values[u * width + k], center, scale)
                         values[u * width + k] = affine(value, gamma, beta)
-                    store_vector_from(output, (plane + u // turns, channel, at * width), values, u * width, width)
+                    store_vector_from(output, index(share, u), values, u * width, width)
 
     return family_plane_output
 
@@ -308,9 +333,9 @@ def build_gradient(dtype, width, plane_map):
 
     Its blocks are those of `build_output`. mean_g, mean_gx: None where the statistics do not depend on x.
     """
-    lanes, turns, units = plane_map.lanes, plane_map.turns, plane_map.units
-    elements = units * width
-    find = finder(width, plane_map, APPLY_THREADS // lanes)
+    units, elements = plane_map.units, plane_map.units * width
+    find = finder(width, plane_map, APPLY_THREADS // plane_map.lanes)
+    exists, index = walker(width, plane_map)
 
     @cuda.jit
     def family_plane_gradient(grad_output, x, mean, invvar, weight, mean_g, mean_gx, outer, sets, grad_input):
@@ -318,32 +343,30 @@ def build_gradient(dtype, width, plane_map):
         values = cuda.local.array(elements, dtype)
         if mean_g is None:  # the first kernel of its operation: another operation's kernel wrote dy
             grid_dependency_sync()
-        _, plane, plane_end, channel, _, start, end = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
-        if plane < plane_end:
+        share = find(cuda.gridDim.x - 1 - cuda.blockIdx.x, x, outer)
+        if share.plane < share.plane_end:
             # Fetch: all loads before the first store.
             for u in range(units):
-                at = start + u % turns * lanes
-                if plane + u // turns < plane_end and at < end:
-                    load_vector_into(grads, u * width, grad_output, (plane + u // turns, channel, at * width), width)
+                if exists(share, u):
+                    load_vector_into(grads, u * width, grad_output, index(share, u), width)
                     if mean_g is not None:
-                        load_vector_into(values, u * width, x, (plane + u // turns, channel, at * width), width)
+                        load_vector_into(values, u * width, x, index(share, u), width)
             grid_dependency_sync()  # the previous kernel's means are there; it writes neither x nor dy
-            index = plane // outer * sets + channel // (x.shape[1] // sets)
-            center = load(mean, index)
-            scale = load(invvar, index)
-            first = element(mean_g, index)
-            second = element(mean_gx, index)
-            gamma = element(weight, channel)
+            own = set_of(share, x, outer, sets)
+            center = load(mean, own)
+            scale = load(invvar, own)
+            first = element(mean_g, own)
+            second = element(mean_gx, own)
+            gamma = element(weight, share.channel)
             # Compute and store.
             for u in range(units):
-                at = start + u % turns * lanes
-                if plane + u // turns < plane_end and at < end:
+                if exists(share, u):
                     for k in range(width):
                         gradient = affine(grads[u * width + k], gamma, None)
                         if mean_g is not None:
                             xhat = normalised_from_input(values[u * width + k], center, scale)
                             gradient = gradient - first - xhat * second
                         grads[u * width + k] = gradient * scale
-                    store_vector_from(grad_input, (plane + u // turns, channel, at * width), grads, u * width, width)
+                    store_vector_from(grad_input, index(share, u), grads, u * width, width)
 
     return family_plane_gradient

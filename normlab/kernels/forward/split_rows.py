@@ -189,11 +189,9 @@ def build_output(dtype: Any, width: int) -> Any:
 
 
 def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
-    """Return the plan, if the caller has memory for the pieces' sums."""
+    """Return the plan."""
     if problem.in_float64:
         return FLOAT32_ALONE
-    if not problem.scratch:
-        return Refusal("the caller gives no memory for the pieces' sums")
     n1, n2 = problem.shape
     width = widest(n2, *problem.matrices)  # rows of 16-byte vectors where all arrays allow them
     dtype, pieces, rms = accumulator(problem.invvar), pieces_for(n2, width), problem.mean is None

@@ -38,7 +38,18 @@ from normlab.kernels.forward.clusters.kernel import build
 from normlab.kernels.forward.layouts import ClusterLayout
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.halves import FORWARD, whole_vectors_pay
-from normlab.kernels.plan import FLOAT32_ALONE, Chains, Chosen, Device, PersistentPlan, Plan, Refusal, Work, longest
+from normlab.kernels.plan import (
+    FLOAT32_ALONE,
+    Chains,
+    Chosen,
+    Device,
+    PersistentPlan,
+    Plan,
+    Refusal,
+    Work,
+    exchanged_row_chains_of,
+    longest,
+)
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.words import counted
@@ -99,7 +110,8 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
 
     def planned(rows: int) -> Plan:
         work = _work(dtype, layout, rows)
-        return Plan("clusters", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
+        chains = exchanged_row_chains_of(layout.thread_map, layout.blocks)
+        return Plan("clusters", (work,), chosen.why, chains, values=values, layout=layout)
 
     if layout.one_row:  # a cluster per row: the GPU starts the next one where one ends
         return planned(n1)
@@ -117,11 +129,6 @@ def _work(dtype: Any, layout: ClusterLayout, rows: int) -> Work:
     return Work(build, (dtype, layout), grid, layout.threads, FACTOR_OPERANDS, layout.shared_bytes, layout.cluster)
 
 
-def row_chains_of(layout: ClusterLayout) -> Chains:
-    """Return the chains along a row: a thread's values and then a lane's warps; two butterflies of five levels."""
-    return Chains(layout.thread_map.elements + (layout.thread_map.warps * layout.blocks) // 32, 10)
-
-
 def _chains(n2: int) -> Chains:
     """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the GPU."""
     devices = Device.named("a100"), Device.named("h200")
@@ -129,7 +136,8 @@ def _chains(n2: int) -> Chains:
     found = [layouts.slices_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
     anywhere = product(((8, 2), (4, 2), (4, 4)), devices, (False, True))
     found += [layouts.edges_for(n2, *kind, device, rms) for kind, device, rms in anywhere]
-    own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
+    held = [chosen.layout for chosen in found if chosen is not None]
+    own = [exchanged_row_chains_of(layout.thread_map, layout.blocks) for layout in held]
     if n2 > layouts.SPLIT_FROM:
         own.append(split.row_chains(n2))
     return longest(*own, step_6_one_barrier.STEP.row_chains(n2))

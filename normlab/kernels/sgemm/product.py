@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.engine import DeviceArray
-from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.plan import Chains, Plan, Work
 from normlab.kernels.problem import at_least_one, check_alignment
 from normlab.kernels.step import Rung
 from normlab.kernels.words import counted
@@ -100,10 +100,6 @@ class ProductStep(Rung):
 
     In every step each element of C is one chain of K fused multiply-adds, k = 0 first, so all steps give the same bits.
     """
-
-    def run(self, launch: Callable[..., None], product: Product) -> None:
-        """Plan the product and launch its kernel through `launch`; the arrays are such as `engine.launch` takes."""
-        self.do(launch, None, product, Device.of(product.output))
 
     def simulated_seconds(self, m: int, n: int, k: int) -> float:
         """Return about how many seconds the simulator takes for (M, K) times (K, N) (2 cores at 2.5 GHz)."""

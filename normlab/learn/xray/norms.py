@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normlab.host.checks import FLOATS, statistics_dtype
-from normlab.kernels import BackwardProblem, Step
+from normlab.kernels import BackwardProblem, ForwardProblem, Step
 from normlab.learn.xray.traced import SLOWER, Recorder, Scratch, StepTrace
 
 EPS = 1e-5
@@ -37,26 +37,28 @@ class NormProblem:
 
     def trace(self, step: Step) -> StepTrace:
         """Return a step's launches on fresh random data, traced."""
-        if self.ladder == "forward":
-            launch = Recorder()
-            step.run(launch, *self._forward_operands())
-        else:
-            problem = self._backward_problem()
-            launch = Recorder({name: getattr(problem, name) for name in RESULTS})
-            step.run(launch, Scratch, problem)
+        problem = self._forward_problem() if self.ladder == "forward" else self._backward_problem()
+        launch = Recorder({name: getattr(problem, name, None) for name in RESULTS})  # a forward has none of them
+        step.run(launch, Scratch, problem)
         return launch.of(step)
 
     def _arrays(self, *shapes: tuple[int, ...]) -> list[np.ndarray]:
         rng = np.random.default_rng(0)
         return [rng.normal(size=shape).astype(FLOATS[self.dtype]) for shape in shapes]
 
-    def _forward_operands(self) -> tuple:
+    def _forward_problem(self) -> ForwardProblem:
         x, weight, bias, output = self._arrays((self.n1, self.n2), (self.n2,), (self.n2,), (self.n1, self.n2))
         statistics = FLOATS[statistics_dtype(self.dtype)]
         mean, invvar = np.empty((2, self.n1), statistics)
-        if self.rms:
-            return x, weight, None, statistics.type(EPS), output, None, invvar
-        return x, weight, bias, statistics.type(EPS), output, mean, invvar
+        return ForwardProblem(
+            x=x,
+            weight=weight,
+            bias=None if self.rms else bias,
+            eps=statistics.type(EPS),
+            output=output,
+            mean=None if self.rms else mean,
+            invvar=invvar,
+        )
 
     def _backward_problem(self) -> BackwardProblem:
         rows = self.n1, self.n2

@@ -32,5 +32,6 @@ class ProductProblem:
         rng = np.random.default_rng(0)
         a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((self.m, self.k), (self.k, self.n)))
         launch = Recorder()
-        step.run(launch, Product(np.float32(1), a, b, np.float32(0), None, np.empty((self.m, self.n), np.float32)))
+        output = np.empty((self.m, self.n), np.float32)
+        step.run(launch, None, Product(np.float32(1), a, b, np.float32(0), None, output))
         return launch.of(step)

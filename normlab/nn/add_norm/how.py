@@ -12,8 +12,9 @@ from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 class AddHow(NamedTuple):
     """The options of a forward and its backward. offset: gamma is weight + offset.
 
-    memory_efficient: "exact" means in `functional` an addition and then a plain norm with "exact"; in `autograd`, for a
-    module's norm, that the forward chooses between False and True (`saving`). Other functions take only these two.
+    memory_efficient: False, True or "exact". Only two files know "exact". In `functional` it means an addition, and
+    then a plain norm with "exact". In `autograd` the forward of a module's norm chooses between False and True
+    (`saving`).
     """
 
     eps: float

@@ -5,7 +5,6 @@ from typing import Any
 from torch import Tensor
 
 from normlab.host import add_norm
-from normlab.nn.add_norm import vectorised
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.launched import world
 from normlab.nn.shapes import Gradients, Parameter, Saved, Statistic
@@ -15,8 +14,6 @@ def forward(
     x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, how: AddHow
 ) -> tuple[Tensor, Tensor, Statistic, Tensor]:
     """Return (output, new_residual, mean, invvar)."""
-    if not x.shape[-1]:  # there are no kernels for rows without columns, and nothing to compute
-        return vectorised.forward(x, residual, weight, bias, how)
     with world(x):
         output, new_residual, *rest = add_norm.forward(x, residual, weight, bias, how.eps, how.rms, how.offset)
     return output, x if residual is None else new_residual, *rest
@@ -25,8 +22,6 @@ def forward(
 def backward(grad_output: Tensor, grad_residual: Parameter, saved: Saved, how: AddHow, dtype: Any) -> Gradients:
     """Return (grad, grad_weight, grad_bias)."""
     tensor, invvar, weight, bias, _, _, mean = saved
-    if not tensor.shape[-1]:
-        return vectorised.backward(grad_output, grad_residual, saved, how, dtype)
     options = how.eps, how.rms, how.offset, bool(how.memory_efficient), dtype
     call = add_norm.AddNormBackward(grad_output, grad_residual, tensor, mean, invvar, weight, bias, *options)
     with world(tensor):

@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from normlab.host.gated_norm import gated_rms_norm_backward, gated_rms_norm_forward
-from normlab.nn.gated_norm import vectorised
 from normlab.nn.gated_norm.how import GateHow, GateSaved
 from normlab.nn.launched import world
 from normlab.nn.shapes import Parameter
@@ -11,16 +10,12 @@ from normlab.nn.shapes import Parameter
 
 def forward(x: Tensor, gate: Tensor, weight: Parameter, how: GateHow) -> tuple[Tensor, Tensor]:
     """Return (output, invvar)."""
-    if not x.shape[-1]:  # there are no kernels for rows without columns, and nothing to compute
-        return vectorised.forward(x, gate, weight, how)
     with world(x):
         return gated_rms_norm_forward(x, gate, weight, eps=how.eps, norm_before_gate=how.norm_before_gate)
 
 
 def backward(grad_output: Tensor, saved: GateSaved, how: GateHow) -> tuple[Tensor, Tensor, Parameter]:
     """Return (grad_x, grad_gate, grad_weight)."""
-    if not saved.gate.shape[-1]:
-        return vectorised.backward(grad_output, saved, how)
     eps, norm_before_gate, memory_efficient = how
     with world(saved.gate):
         return gated_rms_norm_backward(

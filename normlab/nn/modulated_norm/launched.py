@@ -4,21 +4,16 @@ from torch import Tensor
 
 from normlab.host.modulated_norm import modulated_layer_norm_backward, modulated_layer_norm_forward
 from normlab.nn.launched import world
-from normlab.nn.modulated_norm import vectorised
 from normlab.nn.modulated_norm.vectorised import ModulatedSaved
 
 
 def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar)."""
-    if not x.shape[-1]:  # there are no kernels for rows without columns, and nothing to compute
-        return vectorised.forward(x, scale, shift, eps)
     with world(x):
         return modulated_layer_norm_forward(x, scale, shift, eps=eps)
 
 
 def backward(grad_output: Tensor, saved: ModulatedSaved) -> tuple[Tensor, Tensor, Tensor]:
     """Return (grad_x, grad_scale, grad_shift)."""
-    if not saved.x.shape[-1]:
-        return vectorised.backward(grad_output, saved)
     with world(saved.x):
         return modulated_layer_norm_backward(grad_output, *saved)

@@ -49,7 +49,10 @@ VARYING = (Vector, Mixed)
 
 
 def refusing(what: str) -> Expression:
-    """Return an expression, or a statement, that gives up when it is reached, because `what`."""
+    """Return an expression, or a statement, that refuses the kernel when it is reached.
+
+    what: the reason, in words that continue "the scheduler ran, because …".
+    """
 
     def refuse(frame: Frame) -> Any:
         raise NotVectorisedError(what)
@@ -58,7 +61,7 @@ def refusing(what: str) -> Expression:
 
 
 def compiled(node: Any) -> Expression:
-    """Return an expression, ready to compute."""
+    """Return the function that computes an expression of the syntax tree in a frame."""
     builder = BUILDERS.get(type(node))
     return builder(node) if builder else refusing(f"of {type(node).__name__.lower()} {ast.unparse(node)!r}")
 
@@ -81,12 +84,12 @@ def _name(node: ast.Name) -> Expression:
     name = node.id
 
     def read(frame: Frame) -> Any:
-        found = frame.variables.get(name, frame)
-        if found is not frame and type(found) is not Mixed and found is not Unbound:
+        found = frame.variables.get(name, Unbound)
+        if type(found) is not Mixed and found is not Unbound:  # the usual case: every lane has assigned it
             return found
         if name in frame.call.function.locals:
             return value_of(frame, name)
-        return frame.call.outer(name)
+        return frame.call.outer(name)  # of the enclosing function, the module or the builtins
 
     return read
 
@@ -96,7 +99,7 @@ def _binary(node: ast.BinOp) -> Expression:
     operation = PYTHON_OPERATORS.get(type(node.op))
     if operation is None:
         return refusing(f"of an operator in {ast.unparse(node)!r}")
-    if operation is operator.pow:  # left in place for literals alone
+    if operation is operator.pow:  # of two literals: `language.operators` has replaced every other power by a call
         return lambda frame: left(frame) ** right(frame)
     return lambda frame: operate(operation, left(frame), right(frame), frame)
 
@@ -150,7 +153,7 @@ def _compare(node: ast.Compare) -> Expression:
 
 
 def _comparison(operation: ast.cmpop) -> Callable[[Any, Any, Frame], Any] | None:
-    """Return what compares two values in the lanes of a frame; None if there is no rule."""
+    """Return the function that compares two values in the lanes of a frame; None if there is no rule."""
     if isinstance(operation, (ast.Is, ast.IsNot)):
         return _identity(isinstance(operation, ast.Is))
     if isinstance(operation, (ast.In, ast.NotIn)):
@@ -160,7 +163,7 @@ def _comparison(operation: ast.cmpop) -> Callable[[Any, Any, Frame], Any] | None
 
 
 def _membership(positive: bool) -> Callable[[Any, Any, Frame], Any]:
-    """Return `a in (b, c, …)`."""
+    """Return the function that computes `a in (b, c, …)`; positive: False for `not in`."""
 
     def compare(a: Any, b: Any, frame: Frame) -> Any:
         if not isinstance(b, tuple):
@@ -174,7 +177,7 @@ def _membership(positive: bool) -> Callable[[Any, Any, Frame], Any]:
 
 
 def _identity(positive: bool) -> Callable[[Any, Any, Frame], Any]:
-    """Return `a is b`, which kernels ask of None."""
+    """Return the function that computes `a is b`, which kernels ask of None; positive: False for `is not`."""
 
     def compare(a: Any, b: Any, frame: Frame) -> Any:
         if type(a) is Mixed or type(b) is Mixed:
@@ -187,7 +190,7 @@ def _identity(positive: bool) -> Callable[[Any, Any, Frame], Any]:
 
 
 def _boolean(node: ast.BoolOp) -> Expression:
-    """Return `a and b`, which is one of its operands: b is computed in the lanes that a leaves undecided."""
+    """Return `a and b`, or `a or b`: one of the two operands. b is computed in the lanes that a leaves undecided."""
     first, *rest = node.values
     one = compiled(first)
     other = compiled(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
@@ -209,7 +212,7 @@ def _boolean(node: ast.BoolOp) -> Expression:
     return compute
 
 
-HARMLESS: tuple[type, ...] = (
+HARMLESS = (
     ast.Name,
     ast.Constant,
     ast.Compare,
@@ -219,12 +222,13 @@ HARMLESS: tuple[type, ...] = (
     ast.cmpop,
     ast.operator,
     ast.boolop,
+    ast.unaryop,
+    ast.expr_context,
 )
-HARMLESS += (ast.unaryop, ast.expr_context)
 
 
 def _harmless(node: ast.expr) -> bool:
-    """Return whether an expression can be computed in lanes that do not need it: it reads no memory and raises not."""
+    """Return True if an expression may be computed in lanes that do not need it: it reads no memory, nor raises."""
     return all(isinstance(part, HARMLESS) for part in ast.walk(node))
 
 
@@ -290,7 +294,7 @@ def _lambda(node: ast.Lambda) -> Expression:
 
 
 def entry(frame: Frame, items: Any, turn: int) -> Any:
-    """Return what a loop walks through in a turn."""
+    """Return what a loop's variable is in a turn; of `zip` and `enumerate` (`Walk`) a tuple."""
     if type(items) is Walk:
         return tuple(entry(frame, part, turn) for part in items.parts)
     return load_item(frame, items, turn)
@@ -329,7 +333,7 @@ def _attribute(node: ast.Attribute) -> Expression:
 
 
 def compiled_call(node: ast.Call, used: bool = True) -> Expression:
-    """Return a call; `used`: whether anything is done with its result."""
+    """Return a call. used: False if the call is a statement, whose result is dropped."""
     if any(part.arg is None for part in node.keywords):
         return refusing(f"of the starred arguments in {ast.unparse(node)!r}")
     function = compiled(node.func)

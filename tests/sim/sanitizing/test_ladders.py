@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from watching import Memory, launcher
 
-from normlab.kernels import LADDERS, BackwardProblem
+from normlab.kernels import LADDERS, BackwardProblem, ForwardProblem
 from normlab.kernels.backward import layouts, step_3_pipelined
 from normlab.kernels.backward.tables import Candidate
 from normlab.kernels.exact.choose import launch_choice
@@ -60,7 +60,8 @@ def test_nothing_is_found_in_a_forward_step(step, case):
     output = memory.empty(x.shape, x.dtype)
     mean = None if case[3] else memory.empty(x.shape[:1], statistics)
     invvar = memory.empty(x.shape[:1], statistics)
-    step.run(launcher(memory, case[4]), x, weight, bias, statistics(1e-5), output, mean, invvar)
+    problem = ForwardProblem(x, weight, bias, statistics(1e-5), output, mean, invvar)
+    step.run(launcher(memory, case[4]), memory, problem)
     assert not memory.empties
     assert np.isfinite(output.astype(np.float64)).all()
 

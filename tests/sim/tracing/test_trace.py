@@ -6,7 +6,7 @@ import pytest
 from numba import cuda, float32, float64
 
 from normlab.engine import load_vector, store_vector
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, ForwardProblem
 from normlab.sim import METRICS, Trace, simulate, trace
 from normlab.sim.tracing.log import Log
 
@@ -329,7 +329,7 @@ def test_counts_do_not_depend_on_the_schedule(schedule):
             traces.append(trace(kernel, schedule)[grid, block](*args))
 
         for step in LADDERS["forward"]:
-            step.run(launch, x, w, w, np.float32(1e-5), y, mean, invvar)
+            step.run(launch, None, ForwardProblem(x, w, w, np.float32(1e-5), y, mean, invvar))
         return [one.as_dict() for one in traces]
 
     assert counted(schedule) == counted("forward")
@@ -343,8 +343,9 @@ def test_tracing_changes_no_result():
             out, mean, invvar = np.empty_like(x), np.empty(5, np.float32), np.empty(5, np.float32)
             step.run(
                 lambda kernel, grid, block, *args, how=how: how(kernel)[grid, block](*args),
-                x, x[0], x[1], np.float32(1e-5), out, mean, invvar,
-            )  # fmt: skip
+                None,
+                ForwardProblem(x, x[0], x[1], np.float32(1e-5), out, mean, invvar),
+            )
             results.append((out, mean, invvar))
         for one, other in zip(*results, strict=True):
             np.testing.assert_array_equal(one, other)

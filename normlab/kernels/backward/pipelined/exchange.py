@@ -17,7 +17,7 @@ class Exchange(NamedTuple):
     """The device functions of an exchange, in the order of their use.
 
         write_sums(memory, share, phase, sum_gx, sum_g)     write this warp's sums
-        arrive(share)                                       begin the row group's barrier after `write_sums`
+        arrive()                                            begin the row group's barrier after `write_sums`
         wait(share)                                         end it: all warps' sums are written
         read_sums(partials, memory, share, phase)           load the sums of the warps that this lane has to add up
         means(partials, correction, mean_factor)            add them up: mean(g x̂) and mean(g), in every lane
@@ -48,7 +48,7 @@ def exchange_of(layout: PipelineLayout, kind: Kind) -> Exchange:
             leave(memory.exchange, phase, share.group, 1, share.warp, sum_g)
 
     @cuda.jit(device=True)
-    def arrive(share):
+    def arrive():
         if blocks > 1:  # waits for this block's stores to shared memory, not for those of grad_input
             cluster_arrive_shared()
 

@@ -80,7 +80,7 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 keep_sums(partials, sum_gx, sum_g)
             else:
                 write_sums(memory, share, phase, sum_gx, sum_g)
-                arrive(share)
+                arrive()
                 wait(share)
                 read_sums(partials, memory, share, phase)
             mean_gx, mean_g = means(partials, correction, operands.mean_factor)
@@ -136,7 +136,7 @@ def turns_ahead(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
             phase = 1 - phase  # other warps may still read the previous row's sums
             if not alone:
                 write_sums(memory, share, phase, sum_gx, sum_g)
-                arrive(share)
+                arrive()
 
             # Second pass: grad_input of the previous row.
             if last.number < end:
