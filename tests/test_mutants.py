@@ -142,6 +142,7 @@ MUTATIONS = [
     Mutation("shifted: beta where gamma lies", "stages.shifted", "place if weight is None else place + columns", "place", "stages/test_shifted.py::test_rows_of_every_place_are_right"),
     Mutation("shifted: a vector past the matrix's end is read", "stages.shifted", "- (width - 1 if last else 0)", "", "stages/test_shifted.py::test_nothing_is_found"),
     Mutation("shifted: the neighbour's first element is overwritten", "stages.shifted", "int32(-column) if v == 0 else 0", "0", "stages/test_shifted.py::test_rows_of_every_place_are_right"),
+    Mutation("chosen: the number above", "stages.unroll", "if k <= middle:", "if k < middle:", "stages/test_row_ends.py::test_the_elements_of_the_row_are_stored_and_no_others"),
     Mutation("row ends: a piece too few", "stages.row_ends", "if size == room:", "if size >= room // 2:", "stages/test_row_ends.py::test_the_elements_of_the_row_are_stored_and_no_others"),
     Mutation("row ends: a row that ends before the vector", "stages.row_ends", "elif left > 0:", "else:", "stages/test_row_ends.py::test_the_elements_of_the_row_are_stored_and_no_others"),
     Mutation("grouped: E[x²] - E[x]² between the groups", "stages.grouped", "deviation = sums[k] / cast(values, exchange) - center\n                squares[k] += cast(values, exchange) * (deviation * deviation)", "group = sums[k] / cast(values, exchange)\n                squares[k] += cast(values, exchange) * (group * group - center * center)", "forward one_barrier"),

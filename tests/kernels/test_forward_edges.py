@@ -177,3 +177,14 @@ def test_some_rows_that_vectors_of_half_the_width_fit_and_shorter_ones_are_laid_
         assert STEP.plan(Problem("forward", "layer", 3000, n2, dtype), H100).layout.anywhere
     half = Problem("forward", "layer", 3000, 50_257, "float64")
     assert STEP.plan(half, H100).step == "column_blocks"
+
+
+@pytest.mark.parametrize("n1", [1, 4, 16, 3000])
+@pytest.mark.parametrize("n2", [16_383, 20_001, 33_001, 65_537, 131_073])
+def test_a_slice_has_no_warp_too_many_and_its_blocks_have_whole_warps(n1, n2):
+    """However few rows there are: then smaller blocks share the slice, half the warps each."""
+    for dtype in ("bfloat16", "float32"):
+        layout = STEP.plan(Problem("forward", "rms", n1, n2, dtype), H100).layout
+        vectors = -(-(n2 + layout.thread_map.width - 1) // layout.thread_map.width)  # of memory, at the latest place
+        assert layout.blocks * (layout.thread_map.threads - 32) * layout.thread_map.vectors < vectors
+        assert layout.warps * 32 == layout.threads
