@@ -62,6 +62,8 @@ def trimmer(layout: PipelineLayout) -> Any:
         return leave
 
     def range_clearer(place: int, end: int) -> Any:
+        """Return the device function `clear(memory, at)`: elements place, …, end - 1 of the vector at `at` become 0."""
+
         @cuda.jit(device=True)
         def clear(memory, at):
             for k in range(place, end):
