@@ -39,7 +39,8 @@ def part_storer(width: int) -> Any:
 def range_storer(place: int, end: int) -> Any:
     """Return the device function `store_range(values, first, line, begin)`: store elements place, …, end - 1.
 
-    `line[begin]` is the first element of a vector, and `end` or the vector's end is a multiple of each piece's size.
+    It takes as few aligned pieces as there are. `line[begin]` is a vector's first element. The elements are the
+    vector's first ones (place is 0) or its last ones (end is its width).
     """
     room = end - place
     size = 1 << (room.bit_length() - 1)  # as many elements as fit …

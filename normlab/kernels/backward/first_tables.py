@@ -102,7 +102,7 @@ SHORT_EDGES = (
     ),
     Candidate(
         columns_up_to=384, threads=16, rows=32, stages=2,
-        why="0.89 of a copy at 333 columns (LayerNorm); 24 rows: 0.84, 16 rows: 0.72",
+        why="0.89 of a copy at 333 columns (LayerNorm); 24 rows: 0.84",
     ),
     Candidate(
         columns_up_to=768, threads=32, rows=8, stages=2,
@@ -202,7 +202,7 @@ EDGES_RECOMPUTED_WITH_BIAS = (
 EDGES_RECOMPUTED_FLOAT16_WITH_BIAS = (  # registers would spill in the layouts of bfloat16
     WARP_PER_ROW._replace(
         threads=64, rows=4, stages=3,
-        why="float16, whose registers spill with a warp per row; bfloat16 at 769 columns, from the output: 0.83",
+        why="float16, whose registers spill with a warp per row; not timed in float16",
     ),
     Candidate(
         columns_from=6145, columns_up_to=7680, vectors=5, rows=2, stages=3,

@@ -55,11 +55,11 @@ def trimmer(layout: PipelineLayout) -> Any:
     grads_at = layout.grads_at
 
     @cuda.jit(device=True)
-    def leave(operands, memory, share, row):
+    def trim_nothing(operands, memory, share, row):
         """Do nothing: rows begin at whole vectors."""
 
     if layout.alignments == 1:
-        return leave
+        return trim_nothing
 
     def range_clearer(place: int, end: int) -> Any:
         """Return the device function `clear(memory, at)`: elements place, …, end - 1 of the vector at `at` become 0."""
