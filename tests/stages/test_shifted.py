@@ -11,11 +11,11 @@ from examine import examine_forward, forward
 from kernels.test_invariance import random_case, shifted
 from watching import Memory, launcher
 
-from normlab.engine import cuda, float32, int32, launch, using
+from normlab.engine import cuda, flat, float32, launch, shift_of, using
 from normlab.host.checks import step_of
 from normlab.kernels import Device, ForwardProblem, Problem
 from normlab.kernels.forward import row_counts, shifted_rows
-from normlab.stages.shifted import ShiftedMap, shifted_row_loader
+from normlab.stages.shifted import ShiftedMap, outside_filler, shifted_row_loader
 from normlab.stages.vector import map_threads, shifts_alike
 
 BFLOAT16 = ml_dtypes.bfloat16
@@ -28,34 +28,40 @@ def shifted_map(n2: int, threads: int, dtype) -> ShiftedMap:
     itemsize = np.dtype(dtype).itemsize
     width = 16 // itemsize
     thread_map = map_threads(-(-(n2 + width - 1) // width) * width, width, threads)._replace(whole=False)
-    return ShiftedMap(thread_map, max(0, n2 - 2 * width) // thread_map.span, itemsize, itemsize, True)
+    return ShiftedMap(thread_map, n2 // thread_map.span, itemsize, itemsize, True)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT16, np.float16, np.float32])
 @pytest.mark.parametrize(("n2", "threads"), [(135, 4), (131, 16), (259, 32), (67, 32)])
 @pytest.mark.parametrize("offset", [0, 1, 3])
-def test_a_thread_has_the_columns_of_an_aligned_row_wherever_the_row_lies(dtype, n2, threads, offset):
+def test_a_thread_has_vectors_of_memory_with_zeros_for_the_neighbours_elements(dtype, n2, threads, offset):
     dealt = shifted_map(n2, threads, dtype)
-    load_row, thread_map = shifted_row_loader(dealt), dealt.thread_map
-    elements, words, width = thread_map.elements, thread_map.vectors * dealt.input_words, thread_map.width
+    load_row, fill_outside, thread_map = shifted_row_loader(dealt), outside_filler(dealt), dealt.thread_map
+    elements, width = thread_map.elements, thread_map.width
     x = shifted(np.random.default_rng(0).normal(size=(9, n2)).astype(dtype), offset)
 
     @cuda.jit
     def kernel(x, out):
         values = cuda.local.array(elements, float32)
-        lying = cuda.local.array(words, int32)
-        row = cuda.blockIdx.x
-        load_row(values, lying, x, row, cuda.threadIdx.x * width)
+        row, first = cuda.blockIdx.x, cuda.threadIdx.x * width
+        extent = shift_of(flat(x), row * n2, width), n2
+        load_row(values, x, row, extent, first)
         for k in range(elements):
-            out[row, cuda.threadIdx.x, k] = values[k]
+            out[0, row, cuda.threadIdx.x, k] = values[k]
+        fill_outside(values, extent, first, 5)
+        for k in range(elements):
+            out[1, row, cuda.threadIdx.x, k] = values[k]
 
-    out = np.full((9, threads, elements), np.nan, np.float32)
+    out = np.full((2, 9, threads, elements), np.nan, np.float32)
     with using("simulator"):
         launch(kernel, 9, threads, x, out)
-    padded = np.zeros((9, thread_map.columns), np.float32)
-    padded[:, :n2] = x
-    want = padded.reshape(9, thread_map.vectors, threads, width).transpose(0, 2, 1, 3).reshape(9, threads, -1)
-    np.testing.assert_array_equal(out, want)
+    for value, got in zip((0, 5), out, strict=True):
+        want = np.full((9, thread_map.columns), value, np.float32)
+        for row in range(9):
+            before = (x.ctypes.data // x.itemsize + row * n2) % width
+            want[row, before : before + n2] = x[row]
+        want = want.reshape(9, thread_map.vectors, threads, width).transpose(0, 2, 1, 3).reshape(9, threads, -1)
+        np.testing.assert_array_equal(got, want)
 
 
 SHAPES = [(9, 259), (17, 263), (3, 257), (2, 333), (4, 1001), (1, 2047)]
@@ -85,14 +91,14 @@ def test_views_with_any_offset_are_right(matrices):
 
 
 @pytest.mark.parametrize("n2", [259, 333])
-def test_a_row_has_the_same_bits_wherever_it_lies(n2):
-    """Its sums are dealt by columns, not by addresses."""
+def test_a_row_s_bits_depend_only_on_where_in_a_vector_it_begins(n2):
+    """Rows of an odd number of elements begin at the same place every eighth time."""
     case = random_case(1, n2, BFLOAT16)
     same = replace(case, x=np.repeat(case.x, 17, axis=0))
     with using("simulator"):
         output, mean, invvar = forward(same, STEP)
     for results in (output, mean, invvar):
-        assert all(row.tobytes() == results[0].tobytes() for row in results)
+        assert all(results[row].tobytes() == results[row % 8].tobytes() for row in range(17))
 
 
 @pytest.mark.parametrize("offset", [0, 1])
@@ -171,8 +177,9 @@ def test_the_grid_has_blocks_for_every_place_and_turns_only_for_many_rows():
 
 
 def test_a_thread_has_a_fifth_vector_where_four_would_leave_a_fifth_of_the_threads_idle():
-    """Of bfloat16; and a block has as few rows as fill 128 threads."""
-    for n2, vectors, threads in ((897, 4, 32), (1025, 5, 32), (1281, 3, 64), (2305, 5, 64), (2049, 3, 96)):
+    """Of bfloat16, on half a warp or more; and a block has as few rows as fill 128 threads."""
+    found = ((897, 4, 32), (1025, 5, 32), (1281, 3, 64), (2305, 5, 64), (2049, 3, 96), (257, 3, 16), (3001, 3, 128))
+    for n2, vectors, threads in found:
         layout = shifted_rows.layout_for(n2, 2, 2, True, False).layout
         assert (layout.thread_map.vectors, layout.thread_map.threads) == (vectors, threads), n2
         assert layout.rows == -(-128 // threads)

@@ -1,9 +1,11 @@
 """Move elements that begin in the middle of a vector, with instructions that move whole vectors.
 
 An address that is no multiple of 16 bytes allows no access of 16 bytes. The elements from there on lie in two
-neighbouring vectors that do begin at such multiples. A funnel cuts them out: it takes the words of both vectors and
-shifts them by a number that is known only when the kernel runs. Arrays in registers take no such index, so the funnel
-selects in steps of half a vector, a quarter, …, one word, and last a half word (PTX ISA, `shf.r`).
+neighbouring vectors that do begin at such multiples. Where in them is known only when the kernel runs, but arrays in
+registers take no such index. So there is a branch for each number of elements, which names its registers. All threads
+of a warp take the same one if their rows begin alike. Words selected in steps of half a vector, a quarter, …, and last
+shifted by half a word (`shf.r`) took fifteen instructions per vector of eight elements: LayerNorm of 33,001 columns of
+bfloat16 reached 0.80 of a copy, with branches 0.87 (H100).
 """
 
 from typing import Any
@@ -94,15 +96,36 @@ def _from_words(target, start, words, at, dtype, full, shift):
     def generate(context, builder, signature, args):
         count = full * dtype.bitwidth // 32 * (1 if shift is None else 2)
         given = [builder.load(neighbour(context, builder, words, at, args[2:4], place)) for place in range(count)]
-        if shift is not None:
-            given = _funnel(builder, given, context.cast(builder, args[4], shift, types.int32), dtype.bitwidth)
         vector = _as_vector(builder, given, dtype)
-        for position in range(full):
-            value = widen(context, builder, vector_element(builder, vector, position, dtype), dtype, target.dtype)
-            builder.store(value, neighbour(context, builder, target, start, args[:2], position))
+
+        def write(first):
+            for position in range(full):
+                element = vector_element(builder, vector, first + position, dtype)
+                value = widen(context, builder, element, dtype, target.dtype)
+                builder.store(value, neighbour(context, builder, target, start, args[:2], position))
+
+        if shift is None:
+            write(0)
+        else:
+            _for_each_value(builder, context.cast(builder, args[4], shift, types.int32), full, write)
         return context.get_dummy_value()
 
     return generate
+
+
+def _for_each_value(builder, number, count, write):
+    """Branch to the code that `write(k)` generates, where k is the value of `number`, 0 <= number < count."""
+    first = builder.append_basic_block("value_0")
+    branches = builder.switch(number, first)
+    blocks = [first] + [builder.append_basic_block(f"value_{k}") for k in range(1, count)]
+    end = builder.append_basic_block("after_values")
+    for k, block in enumerate(blocks):
+        if k > 0:
+            branches.add_case(WORD(k), block)
+        builder.position_at_end(block)
+        write(k)
+        builder.branch(end)
+    builder.position_at_end(end)
 
 
 def _check(name, line, count):
@@ -125,23 +148,6 @@ def _load_if(builder, flag, begin, size):
     load = ir.InlineAsm(function, text, ",".join(["=&r"] * count + ["r", "l", "l"]), side_effect=True)
     loaded = builder.call(load, [flag, address(builder, begin, GLOBAL), evict_last(builder)])
     return [builder.extract_value(loaded, word) for word in range(count)]
-
-
-def _funnel(builder, words, shift, bits):
-    """Return the first half of the words after a shift by so many elements of `bits` bits."""
-    wanted, halves = len(words) // 2, bits == 16
-    level = wanted // 2
-    while level:
-        chosen = builder.icmp_unsigned("!=", builder.and_(shift, WORD(level * 32 // bits)), WORD(0))
-        kept = wanted + level - 1 + halves  # those that the later levels look at
-        words = [builder.select(chosen, words[k + level], words[k]) for k in range(kept)]
-        level //= 2
-    if not halves:
-        return words
-    amount = builder.shl(builder.and_(shift, WORD(1)), WORD(4))
-    function = ir.FunctionType(WORD, [WORD] * 3)
-    cut = ir.InlineAsm(function, "shf.r.wrap.b32 $0, $1, $2, $3;", "=r,r,r,r")
-    return [builder.call(cut, [words[k], words[k + 1], amount]) for k in range(wanted)]
 
 
 def _as_vector(builder, words, dtype):

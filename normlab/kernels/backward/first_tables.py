@@ -152,7 +152,11 @@ EDGES_SAVED_WITH_BIAS = (
     ),
     *SHORT_EDGES,
     Candidate(
-        columns_from=3073, columns_up_to=4088, vectors=4, rows=2, stages=3, prefetch=1,
+        columns_from=3073, columns_up_to=3584, threads=160, rows=2, stages=3,
+        why="0.89 of a copy at 3073 columns (LayerNorm), 0.91 at 3329; 128 threads, three rows: 0.87, 0.86",
+    ),
+    Candidate(
+        columns_from=3585, columns_up_to=4088, vectors=4, rows=2, stages=3, prefetch=1,
         why="0.91 of a copy at 3585 columns (LayerNorm); three rows, no prefetch: 0.86",
     ),
     Candidate(
@@ -173,16 +177,15 @@ EDGES_SAVED_WITH_BIAS = (
         why="0.76 of a copy at 91707 columns (LayerNorm), 0.70 at 120001; twice as many blocks: 0.64, 0.67",
     ),
 )
-WARP_PER_ROW = Candidate(
-    columns_from=769, columns_up_to=864, threads=32, rows=12, stages=2,
-    why="0.88 of a copy at 769 columns, from the output (LayerNorm); 64 threads: 0.83",
-)
 EDGES_RECOMPUTED_WITH_BIAS = (
     Candidate(
         columns_from=257, columns_up_to=272, threads=16, rows=16, stages=2,
         why="0.84 of a copy at 257 columns, from the output (LayerNorm); 24 rows: 0.79; but at 289 0.81, 24 rows: 0.84",
     ),
-    WARP_PER_ROW,
+    Candidate(
+        columns_from=769, columns_up_to=864, threads=64, rows=4, stages=2,
+        why="0.88 of a copy at 769 columns, from the output (LayerNorm); eight rows: 0.83",
+    ),
     *SHORT_EDGES,
     Candidate(
         columns_from=3073, columns_up_to=3584, threads=160, rows=3, stages=2,
@@ -190,25 +193,18 @@ EDGES_RECOMPUTED_WITH_BIAS = (
     ),
     MIDDLE_EDGES._replace(columns_from=4097),
     Candidate(
-        columns_from=7681, columns_up_to=8448, vectors=4, rows=1, stages=3, prefetch=1,
-        why="0.85 of a copy at 7681 columns, from the output (LayerNorm), 0.83 at 8191; three vectors: 0.81, 0.80",
+        columns_from=6145, columns_up_to=7680, vectors=3, rows=1, stages=2,
+        why="0.85 of a copy at 7001 columns, from the output (LayerNorm), also of float16; with a prefetch: 0.84",
+    ),
+    Candidate(
+        columns_from=7681, columns_up_to=8448, vectors=3, rows=1, stages=3, prefetch=1,
+        why="0.84 of a copy at 7681 columns, from the output (LayerNorm), 0.81 at 8191; four vectors: 0.79, 0.80",
     ),
     Candidate(
         columns_from=12289, columns_up_to=14336, columns_a_block=7168, vectors=5, rows=2, stages=3,
         why="0.80 of a copy at 12289 columns, from the output (LayerNorm), 0.83 at 14001; as aligned rows: 0.75, 0.80",
     ),
     *EDGES_OF_CLUSTERS,
-)
-EDGES_RECOMPUTED_FLOAT16_WITH_BIAS = (  # registers would spill in the layouts of bfloat16
-    WARP_PER_ROW._replace(
-        threads=64, rows=4, stages=3,
-        why="float16, whose registers spill with a warp per row; not timed in float16",
-    ),
-    Candidate(
-        columns_from=6145, columns_up_to=7680, vectors=5, rows=2, stages=3,
-        why="float16, whose registers spill with four vectors: 0.81 of a copy at 6145 columns, from the output",
-    ),
-    *EDGES_RECOMPUTED_WITH_BIAS,
 )
 PAIRS_OF_ROWS = (
     *(
@@ -335,7 +331,7 @@ def edges_for(widest: int, kind: Kind) -> tuple[Candidate, ...]:
     if kind.biased and not recomputed:
         return EDGES_SAVED_WITH_BIAS
     if kind.biased:
-        return EDGES_RECOMPUTED_FLOAT16_WITH_BIAS if kind.float16 else EDGES_RECOMPUTED_WITH_BIAS
+        return EDGES_RECOMPUTED_WITH_BIAS
     if recomputed:
         return EDGES_RECOMPUTED_FLOAT16 if kind.float16 else EDGES_RECOMPUTED
     return EDGES_SAVED

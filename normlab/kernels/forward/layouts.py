@@ -37,7 +37,7 @@ class RegisterLayout(NamedTuple):
             f"compiled so that a multiprocessor holds at least {counted(self.resident, 'block')}",
         ]
         if self.shifted:
-            said.append("a row may begin in the middle of a vector: each vector is cut out of the two it lies in")
+            said.append("a row may begin in the middle of a vector: threads have whole vectors of memory")
             said.append(
                 f"all rows of a block begin alike: it shifts the parameters once, for up to {SHIFTED_TURNS} turns"
             )
@@ -123,10 +123,10 @@ def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
 
 
 # Columns of rows that begin in the middle of a vector, by bytes of the widest element and whether the norm is RMSNorm.
-# Fractions of a copy on an H100, in a cluster and in step 6: bfloat16 LayerNorm 0.93 / 0.83 at 5,001 columns, RMSNorm
-# 0.92 / 0.99 at 9,001 and 0.93 / 0.93 at 12,289; float32 LayerNorm 0.88 / 0.89 at 12,289, RMSNorm 0.93 / 0.98 there.
-# Bfloat16 LayerNorm 0.89 / 0.83 at 3,073, 0.83 / 0.93 at 2,817; float32 RMSNorm 0.93 / 0.91 at 14,001.
-EDGES_FROM = {(2, False): 3072, (2, True): 12288, (4, False): 9216, (4, True): 13000}
+# Fractions of a copy on an H100, in a cluster and in step 6: bfloat16 LayerNorm 0.90 / 0.96 at 6,901 columns, 0.88 /
+# 0.85 at 7,001, where 320 threads a row leave a multiprocessor room for three; RMSNorm 0.87 / 0.96 at 10,001. Float32
+# LayerNorm 0.88 / 0.91 at 9,217, 0.87 / 0.84 at 12,001; RMSNorm 0.93 / 0.91 at 14,001.
+EDGES_FROM = {(2, False): 6906, (2, True): 12288, (4, False): 10240, (4, True): 13000}
 EDGES_WHY = (
     "rows that begin in the middle of a vector: 0.83 / 0.90 of a copy at 50257 columns of bfloat16 (LayerNorm / "
     "RMSNorm) on an H100, 0.92 / 0.94 of float32; in pieces 0.18 / 0.25 and 0.41 / 0.75 on an H200"
@@ -141,11 +141,16 @@ LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multi
 KEPT = 32  # words per thread, at most, that registers hold for all passes: eight vectors of 16 bytes
 FEW_THREADS = 256  # per block, at most: two such blocks leave each thread 128 registers, three 80
 FEWER = 28  # words, as KEPT, where a thread has 80 registers; more would spill
-FEWER_ANYWHERE = 16  # the same for 16 bits in rows that begin in the middle of a vector
+# The same for 16 bits in rows that begin in the middle of a vector. 65,537 columns of bfloat16: 0.88, with two blocks
+# 0.72 (LayerNorm, H100).
+FEWER_ANYWHERE = 24
 MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
 ALIKE_FROM = 12  # slices per multiprocessor: clusters then have several rows of the same place in a vector
 # Blocks per row, at most, by the places at which rows begin: of more blocks too few clusters are a multiple of them.
 ALIKE_BLOCKS = {1: 16, 2: 16, 4: 8, 8: 2}
+# Vectors per thread, instead of so many, where a LayerNorm of 16 bits cuts the parameters out for every row: more warps
+# then hide what the cuts' branches wait for. 57,001 columns of bfloat16: 0.89 of a copy, with seven 0.85 (H100).
+CUT_VECTORS, MANY_VECTORS = 5, 7
 SMALLEST_BLOCK = 64  # threads; a slice is four blocks then, and more would only have more to wait for
 
 
@@ -324,8 +329,11 @@ def edges_for(n2: int, width: int, itemsize: int, device: Device, rms: bool) -> 
         # As few warps as hold a slice with as many vectors each: then most warps have no vector past the row's end, and
         # take no conditions. LayerNorm of bfloat16, 33,001 columns, with 256 threads and with 224: 0.77 and 0.81 of a
         # copy, and eight such rows 9.1 and 7.7 us (H100). A single block loses by it: 4,601 columns, 0.91 and 0.88.
-        count = -(-touched // (layout.blocks * width))
-        thread_map = thread_map._replace(threads=whole_warps(-(-count // thread_map.vectors)))
+        count, vectors = -(-touched // (layout.blocks * width)), thread_map.vectors
+        cut = not rms and width == BYTES // 2 and layout.blocks > ALIKE_BLOCKS[places_of(n2, width)]
+        if cut and vectors >= MANY_VECTORS:
+            vectors = CUT_VECTORS
+        thread_map = thread_map._replace(vectors=vectors, threads=whole_warps(-(-count // vectors)))
     return Chosen(layout._replace(thread_map=thread_map._replace(whole=False), anywhere=True), EDGES_WHY)
 
 

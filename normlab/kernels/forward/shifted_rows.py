@@ -8,14 +8,21 @@ from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, whole_war
 # Numbers without a name are fractions of a copy that LayerNorm of bfloat16 reached on an H100.
 FROM = 128  # columns. 129 columns on an H200: 0.59, one element at a time on an H100 0.18
 SHORTEST = 4  # lanes per row
-# Vectors per thread. With four, 1,025 columns would leave a third of all threads' vectors without columns: 0.71, with
-# five 0.87. So five are taken where four would fill less than FILLED. Three: 0.69; at 4,001 columns 0.77, four 0.85.
-VECTORS, MORE_VECTORS, FILLED = 4, 5, 0.8
+# Vectors per thread, by preference: the first that leaves few of all threads' vectors without columns. Three: 1,153
+# columns 0.89, five 0.94; 4,001 columns of float32 0.90, four 0.95.
+VECTORS = (4, 5)
+# The same for long rows of LayerNorm in 16 bits. 4,001 columns: 0.91, four 0.88; 6,145: 0.89, four 0.84.
+LONG, LONG_VECTORS = 3000, (3, 4, 5)
+FILLED = 0.8  # of all threads' vectors have columns
+FIVE_FROM = 16  # lanes per row. 257 columns, with five vectors on 8 lanes: 0.79, with three on 16: 0.88
 THREADS = 128  # per block, at least, to share staged parameters. 4,001 columns: 0.85; with 256 0.77
-# Of a multiprocessor, for what its threads hold of their rows; more would spill. In 32 bits LayerNorm's two parameters
-# take more of the others. The key: RMSNorm, or 16 bits.
+# Of a multiprocessor, for what its threads hold of their rows; more would spill. LayerNorm's two parameters take more
+# of the others. The key: RMSNorm?
 REGISTERS = {True: 44 * 1024, False: 36 * 1024}
 RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
+# In 16 bits, where registers allow it: RMSNorm, and up to so many elements of LayerNorm in whole warps. 1,537 columns:
+# 0.94, with 1,024 threads 0.90. In part of a warp it is slower: 333 columns, 0.86 and 0.89.
+MORE_RESIDENT, FEW_ELEMENTS = 1152, 24
 WHY = (
     "rows that begin in the middle of a vector: 0.89 / 0.94 of a copy at 769 columns of bfloat16 (LayerNorm / RMSNorm) "
     "on an H100; in vectors of one element 0.39 / 0.45 at 333 columns"
@@ -30,21 +37,31 @@ def layout_for(n2: int, input_bytes: int, parameter_bytes: int, alike: bool, rms
     """
     width = BYTES // max(input_bytes, parameter_bytes)
     halves = width == BYTES // 2
-    count = -(-(n2 + width - 1) // width)  # vectors: a row may begin with the last element of one
-    thread_map = map_of(count, VECTORS, width)
-    if count < FILLED * thread_map.threads * thread_map.vectors:
-        thread_map = map_of(count, MORE_VECTORS, width)
-    # registers hold a thread's elements in order of columns, and its vectors as they lie in memory
-    held = thread_map.elements + thread_map.elements * input_bytes // 4
-    rows = -(-THREADS // thread_map.threads)
-    resident = min(RESIDENT[alike], REGISTERS[rms or halves] // held) // (thread_map.threads * rows)
+    thread_map = map_for(n2, width, LONG_VECTORS if halves and not rms and n2 >= LONG else VECTORS)
+    elements, rows = thread_map.elements, -(-THREADS // thread_map.threads)
+    few = elements <= FEW_ELEMENTS and thread_map.threads >= WARP
+    most = MORE_RESIDENT if alike and halves and (rms or few) else RESIDENT[alike]
+    resident = min(most, REGISTERS[rms] // elements) // (thread_map.threads * rows)
     # A block waits alone on its multiprocessor: 16,383 columns of bfloat16 reach 0.54 / 0.68 of a copy, in vectors of
     # one element 0.44 / 0.73; 8,191 of float32 0.63 / 0.77, and 0.83 / 1.01.
     alone = resident == 1 and (rms or not halves)
     if n2 < FROM or resident < 1 or alone:
         return None
-    shifted = ShiftedMap(thread_map, max(0, n2 - 2 * width) // thread_map.span, input_bytes, parameter_bytes, alike)
+    inner = (n2 if alike else max(0, n2 - 2 * width)) // thread_map.span
+    shifted = ShiftedMap(thread_map, inner, input_bytes, parameter_bytes, alike)
     return Chosen(RegisterLayout(thread_map, rows, resident, shifted), WHY)
+
+
+def map_for(n2: int, width: int, preferred: tuple[int, ...]) -> ThreadMap:
+    """Return the thread map of rows that may begin anywhere: the first preferred one that is filled, or the fullest."""
+    count = -(-(n2 + width - 1) // width)  # vectors: a row may begin with the last element of one
+    maps = [map_of(count, vectors, width) for vectors in preferred]
+    maps = [one for one in maps if one.vectors < 5 or one.threads >= FIVE_FROM]
+
+    def filled(one: ThreadMap) -> float:
+        return count / (one.threads * one.vectors)
+
+    return next((one for one in maps if filled(one) >= FILLED), max(maps, key=filled))
 
 
 def map_of(count: int, vectors: int, width: int) -> ThreadMap:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, int32, store
+from normlab.engine import accumulator, cast, cuda, flat, shift_of, store
 from normlab.kernels.forward import layouts, row_counts, shifted_rows, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
@@ -43,7 +43,7 @@ from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
 from normlab.stages.row_map import RowMap, place_finder
 from normlab.stages.sampled import SampledMap, rows_finder, sample_stager
-from normlab.stages.shifted import ShiftedMap, parameter_stager, past_end_filler, shifted_row_loader, shifted_row_writer
+from normlab.stages.shifted import ShiftedMap, outside_filler, parameter_stager, shifted_row_loader, shifted_row_writer
 from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
@@ -72,16 +72,17 @@ PLAIN = Extras()
 class Phases(NamedTuple):
     """The device functions that differ between aligned rows (`stages.vector`) and shifted ones (`stages.shifted`).
 
-    words: held per thread, for `load_row` and `write_row`. write_row takes early parameters, too; shifted rows ignore
-    them, because theirs lie in shared memory. rows_of(output, weight): (begin, end, step) of the rows that
-    the block's first row group takes, one after another, and the end of the rows that the block has. apart: the
-    distance to the row of the next row group. arrive(): wait for parameters that `stage` has started to copy.
+    extent_of(x, row, n2): the row's length n2, or (elements of its first vector before it, n2), as of `group_size`.
+    write_row takes early parameters, too; shifted rows ignore them, because theirs lie in shared memory.
+    rows_of(output, weight): (begin, end, step) of the rows that the block's first row group takes, one after another,
+    and the end of the rows that the block has. apart: the distance to the row of the next row group. arrive(): wait for
+    parameters that `stage` has started to copy.
     """
 
+    extent_of: Any
     load_row: Any
-    fill_past_end: Any
+    fill_outside: Any
     write_row: Any
-    words: int
     stage: Any
     rows_of: Any
     apart: int
@@ -101,15 +102,19 @@ def aligned_phases(layout: RegisterLayout, dtype, extras: Extras, load_parameter
     place_of, rows = place_finder(extras.row_map), layout.rows
 
     @cuda.jit(device=True)
-    def load_row(values, words, x, row, first):
+    def extent_of(x, row, n2):
+        return n2
+
+    @cuda.jit(device=True)
+    def load_row(values, x, row, extent, first):
         load_aligned(values, x, place_of(row), first)
 
     @cuda.jit(device=True)
-    def fill_past_end(values, left, value):
-        """Do nothing: an aligned row ends between two vectors."""
+    def fill_outside(values, extent, first, value):
+        """Do nothing: an aligned row begins and ends between two vectors."""
 
     @cuda.jit(device=True)
-    def write_row(values, words, held, x, output, index, weight, bias, center, scale):
+    def write_row(values, held, x, output, index, weight, bias, center, scale):
         write_aligned(values, held, output, index, weight, bias, center, scale)
 
     @cuda.jit(device=True)
@@ -121,7 +126,7 @@ def aligned_phases(layout: RegisterLayout, dtype, extras: Extras, load_parameter
         row = cuda.blockIdx.x * rows
         return row, row + 1, 1, output.shape[0]  # one row: blocks that stay for further rows were slower
 
-    return Phases(load_row, fill_past_end, write_row, 1, stage, rows_of, 1, arrived)
+    return Phases(extent_of, load_row, fill_outside, write_row, stage, rows_of, 1, arrived)
 
 
 @cache
@@ -143,9 +148,12 @@ def sampled_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
 def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases:
     """Return those of rows that may begin anywhere. All rows of a block begin alike, so it stages parameters once."""
     period, rows = shifted.thread_map.width, layout.rows  # every `period`-th row begins alike
-    load_row, fill_past_end = shifted_row_loader(shifted), past_end_filler(shifted)
-    write_shifted = shifted_row_writer(shifted, dtype)
-    words, together = layout.thread_map.vectors * shifted.input_words, rows * period
+    load_row, fill_outside = shifted_row_loader(shifted), outside_filler(shifted)
+    write_shifted, together = shifted_row_writer(shifted, dtype), rows * period
+
+    @cuda.jit(device=True)
+    def extent_of(x, row, n2):
+        return shift_of(flat(x), row * n2, period), n2
 
     @cuda.jit(device=True)
     def rows_of(output, weight):
@@ -154,10 +162,11 @@ def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases
         return begin, n1, cuda.gridDim.x * rows, n1  # the grid: a multiple of period
 
     @cuda.jit(device=True)
-    def write_row(values, words, held, x, output, index, weight, bias, center, scale):
-        write_shifted(values, words, x, output, index, weight, bias, center, scale)
+    def write_row(values, held, x, output, index, weight, bias, center, scale):
+        write_shifted(values, x, output, index, weight, bias, center, scale)
 
-    return Phases(load_row, fill_past_end, write_row, words, parameter_stager(shifted, rows), rows_of, period, arrived)
+    stage = parameter_stager(shifted, rows)
+    return Phases(extent_of, load_row, fill_outside, write_row, stage, rows_of, period, arrived)
 
 
 @cache
@@ -169,13 +178,14 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     thread_map, rows, resident, shifted, early = layout
     vectors, width, span, _ = thread_map.loop
     elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
-    size, merge, sum_of_lanes = group_size(thread_map, 1), group_merger(thread_map, 1), lanes_sum(thread_map.lanes)
     anywhere = shifted is not None
+    size, merge = group_size(thread_map, 1, anywhere), group_merger(thread_map, 1, 1, anywhere)
+    sum_of_lanes = lanes_sum(thread_map.lanes)
     if anywhere:
         phases = shifted_phases(layout, shifted, dtype)
     else:
         phases = (sampled_phases if extras.sampled else aligned_phases)(layout, dtype, extras)
-    load_row, fill_past_end, write_row, words_held, stage, rows_of, apart, arrive = phases
+    extent_of, load_row, fill_outside, write_row, stage, rows_of, apart, arrive = phases
     add_residual, (load_gates, gate_row) = (
         residual_adder(thread_map, dtype),
         row_gater(thread_map, dtype, extras.gate_map),
@@ -198,7 +208,6 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         exchange = cuda.shared.array((halves, rows, 2, warps), dtype)
         values = cuda.local.array(elements, dtype)
         gates = cuda.local.array(gates_held, dtype)
-        words = cuda.local.array(words_held, int32)  # the row as it lies in memory, if it may begin anywhere
         gammas = cuda.local.array(parameters_held, dtype)
         betas = cuda.local.array(parameters_held, dtype)
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
@@ -210,13 +219,14 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
                 cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
         while top < end:
             row = top + group * apart
+            extent = extent_of(x, row, n2)
             live = row < limit  # false in the last block's spare warps, which must still reach the barrier
 
             # Fetch: the whole row goes to registers, with all loads in flight at once.
             for k in range(elements):
                 values[k] = cast(0, exchange)
             if live:
-                load_row(values, words, x, row, first)
+                load_row(values, x, row, extent, first)
                 load_gates(gates, gate, row, first)
                 if early and not anywhere:
                     load_parameters(gammas, betas, weight, bias, first, n2)
@@ -235,8 +245,9 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
                 for k in range(elements):
                     total += values[k]
                 total = sum_of_lanes(total)
-                center = total / cast(max(size(n2, warp), 1), exchange)  # the warp's mean; max: it may have no values
-                fill_past_end(values, int32(n2 - first), center)  # a deviation of 0 past the end
+                # the warp's mean; max: it may have no values
+                center = total / cast(max(size(extent, warp), 1), exchange)
+                fill_outside(values, extent, first, center)  # a deviation of 0 outside of the row
             square_sum = cast(0, exchange)
             for v in range(vectors):
                 # RMSNorm: a 0 past the end adds nothing
@@ -252,7 +263,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
                     leave(exchange, phase, group, 0, warp, total)  # at sum 0, for the other warps of the row
                 leave(exchange, phase, group, 1, warp, square_sum)
                 cuda.syncthreads()  # all warps of a row have written their sums before a warp reads them
-                center, square_sum = merge(exchange, phase, group, n2, factor, mean)
+                center, square_sum = merge(exchange, phase, group, extent, factor, mean)
                 phase = halves - 1 - phase  # other warps may still read these sums
             scale = cuda.libdevice.rsqrtf(square_sum * factor + eps)  # factor: 1 / n2
 
@@ -262,7 +273,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
                 if after:
                     gate_row(values, gates, gate)
                 # Parameters that are not held come from L1 or L2 now.
-                write_row(values, words, (gammas, betas), x, output, (row, first), weight, bias, center, scale)
+                write_row(values, (gammas, betas), x, output, (row, first), weight, bias, center, scale)
 
                 # Epilogue: one thread per row stores the statistics.
                 if cuda.threadIdx.x == 0:

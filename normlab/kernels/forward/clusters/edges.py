@@ -12,8 +12,8 @@ A column's parameter lies elsewhere in a vector than the column's element. There
     alike    A cluster takes only rows that begin at the same element of a vector. Shared memory holds the parameters
              shifted to fit these rows.
 
-"alike" takes fewer instructions per row, which limit LayerNorm in 16 bits: 5,001 columns of bfloat16 reach 0.93 of a
-copy instead of 0.85 (H100). But to stage shifted parameters takes 4 us per cluster, so only many rows are worth it
+"alike" takes fewer instructions per row, which limit LayerNorm in 16 bits: 7,001 columns of bfloat16 reach 0.91 of a
+copy instead of 0.80 (H100). But to stage shifted parameters takes 4 us per cluster, so only many rows are worth it
 (`layouts.spread_out`).
 """
 
@@ -295,7 +295,7 @@ def parameter_taker(layout: ClusterLayout) -> Any:
     @cuda.jit(device=True)
     def take_cut(target, memory, share, number, v, array, place):
         # The thread's parameters lie in three neighbouring halves of vectors: a shift by whole halves is an address. So
-        # only a shift within a half is left to `cut_into`, with half as many selects. If the row begins with a vector,
+        # only a shift within a half is left to `cut_into`, with half as many branches. If the row begins with a vector,
         # they lie in two halves, and the third load repeats the first one.
         some = cuda.local.array(held, int32)
         before = place.extent[0]
