@@ -138,13 +138,13 @@ def predict(
         # a persistent block waits for what its shared memory holds, another one for what its threads hold
         held = min(reading / work.blocks, max(in_registers, work.shared_bytes))
         places = getattr(plan.layout, "alignments", 1) > 1 or getattr(plan.layout, "anywhere", False)
-        cut = places or getattr(plan.layout, "shifted", None) is not None
+        between = places or getattr(plan.layout, "shifted", None) is not None
         if blocks is None:
-            registers = 0 if work.shared_bytes > in_registers else BASE_REGISTERS + vectors.elements * (1 + cut / 2)
+            registers = 0 if work.shared_bytes > in_registers else BASE_REGISTERS + vectors.elements * (1 + between / 2)
             blocks = _resident(plan, device, registers)
         in_flight = held * min(work.blocks, blocks * processors) / processors
         rounds = max(1.0, reading / (in_flight * processors))
-        accesses = 1 / vectors.width + cut / 2  # of an element; to cut it out costs as much as a vector of two
+        accesses = 1 / vectors.width + between / 2  # of an element; between vectors it costs as much as in one of two
         busy = constants.work / 1e3 * (passes + constants.access * accesses) * elements
         busy /= min(work.blocks, processors)
     sums = constants.sums * plan.scratch_bytes / device.bandwidth * 1e6

@@ -124,8 +124,9 @@ def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:
 
 # Columns of rows that begin in the middle of a vector, by bytes of the widest element and whether the norm is RMSNorm.
 # Fractions of a copy on an H100, in a cluster and in step 6: bfloat16 LayerNorm 0.90 / 0.96 at 6,901 columns, 0.88 /
-# 0.85 at 7,001, where 320 threads a row leave a multiprocessor room for three; RMSNorm 0.87 / 0.96 at 10,001. Float32
-# LayerNorm 0.88 / 0.91 at 9,217, 0.87 / 0.84 at 12,001; RMSNorm 0.93 / 0.91 at 14,001.
+# 0.85 at 7,001, where a multiprocessor has room for three rows instead of four; float32 LayerNorm 0.88 / 0.91 at 9,217,
+# 0.87 / 0.84 at 12,001, RMSNorm 0.93 / 0.91 at 14,001. Bfloat16 RMSNorm reaches 0.98 at 10,001 columns in step 6, and
+# 0.94 at 14,001 in a cluster.
 EDGES_FROM = {(2, False): 6906, (2, True): 12288, (4, False): 10240, (4, True): 13000}
 EDGES_WHY = (
     "rows that begin in the middle of a vector: 0.83 / 0.90 of a copy at 50257 columns of bfloat16 (LayerNorm / "
