@@ -20,8 +20,8 @@ THREADS = 128  # per block, at least, to share staged parameters. 4,001 columns:
 # of the others. The key: RMSNorm?
 REGISTERS = {True: 44 * 1024, False: 36 * 1024}
 RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
-# In 16 bits, where registers allow it: RMSNorm, and up to so many elements of LayerNorm in whole warps. 1,537 columns:
-# 0.94, with 1,024 threads 0.90. In part of a warp it is slower: 333 columns, 0.86 and 0.89.
+# In 16 bits, where registers allow it: RMSNorm, and up to so many elements of LayerNorm in whole warps. 2,047 columns:
+# 0.91, with 1,024 threads 0.89. In part of a warp it is slower: 333 columns, 0.86 and 0.89.
 MORE_RESIDENT, FEW_ELEMENTS = 1152, 24
 WHY = (
     "rows that begin in the middle of a vector: 0.92 / 0.95 of a copy at 769 columns of bfloat16 (LayerNorm / RMSNorm) "
