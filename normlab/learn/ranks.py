@@ -68,6 +68,7 @@ def _serve(rank: int, count: int, meeting: str, answers: Connection, function: C
         torch.set_num_threads(1)
         wait = timedelta(seconds=SECONDS)
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count, timeout=wait)
+        dist.barrier()  # a rank that dies at once would else break the connection of one that is still joining
         answers.send((True, function(*arguments)))
         dist.destroy_process_group()
     except Exception:
