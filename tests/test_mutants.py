@@ -647,7 +647,7 @@ def imported_afresh(mutation: Mutation, folder: Path, monkeypatch):
     real = {name: module for name, module in sys.modules.items() if name.startswith(FRESH)}
     for name in dependents(f"normlab.{mutation.module}"):
         del sys.modules[name]
-    # An assertion that fails is enough, so none is rewritten to say why: that took a third of the time.
+    # An assertion that fails is enough, so none is rewritten to say why: that took a fifth of the time.
     finders = [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)]
     monkeypatch.setattr(sys, "meta_path", [Finder, *finders])
     profile = hypothesis.settings.get_current_profile_name()
