@@ -35,8 +35,8 @@ TYPES = [
     (np.float16, np.float32),
     (np.float64,) * 2,
 ]
-# Every kernel is compiled for float32, and for one or two of the others, which differ in types and not in instructions;
-# NORMLAB_ALL_PLANS=1: for all.
+# Every kernel is compiled for these, and for one of the other four; NORMLAB_ALL_PLANS=1: for all.
+WHOLE = (np.float32, np.float64)
 FULL = bool(os.environ.get("NORMLAB_ALL_PLANS"))
 # (T, V, rms, target): the instructions differ little between targets and norms, so these stand for the others.
 FORMS = [(t, v, (t, v) == (np.float32, BFLOAT16), (8, 0) if t is v is np.float16 else (9, 0)) for t, v in TYPES]
@@ -69,8 +69,8 @@ def compiled(t, v, rms, cc):
             (step_1_apex.build_partial_sums(dtype, memory_efficient), (*operands, np.int64, *parts)),
             (step_1_apex.build_grad_input(dtype, rms, memory_efficient), (*operands, row_sums, (t, 2))),
         ]
-    if not (FULL or t is v is np.float32):
-        kernels = kernels[(FORMS.index((t, v, rms, cc)) - 1) % 4 :: 4]
+    if not (FULL or t is v in WHOLE):
+        kernels = kernels[FORMS.index((t, v, rms, cc)) - 1 :: 4]
     if t is v is BFLOAT16:
         for width, columns in ((4, 32), (4, 8), (1, 8)):
             kernels.append((final_sums.build(dtype, width, columns), ((u, 2), (u, 2), weight, bias)))
