@@ -68,8 +68,10 @@ def quick_collections():
 def pytest_sessionstart():
     """Let solutions find the stages compiled: the fork server takes 3 s, and each of hundreds of processes 0.6 s less.
 
-    It stands here and not in tests/course, because the first test that checks a solution may be another one.
+    It stands here and not in tests/course, because the first test that checks a solution may be another one. A process
+    that draws finds Matplotlib imported, too.
     """
+    process.PRELOADED.append("matplotlib.pyplot")
     process.prepare_for_a_class()
 
 

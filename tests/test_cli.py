@@ -64,8 +64,8 @@ def test_compare_prints_what_the_record_has():
 
 
 def test_compare_of_no_file_is_a_line_per_layer_the_verdict_first():
-    done = command("compare", "--engine", "simulator", "--rows", "90")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = simulated("--rows", "90")
+    assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert len(lines) <= 20
     assert re.fullmatch(r"embeddings: recomputing is as accurate as saving, and keeps [\d.]+ kB less", lines[0])

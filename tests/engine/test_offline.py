@@ -1,16 +1,18 @@
 """Compiling with no GPU: PTX, the assembler's account of it, and how many blocks fit on a multiprocessor."""
 
 import gc
+import math
 import re
 from contextlib import nullcontext
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from machine_code import assert_computes_in_float32_and_calls_nothing
 from typer.testing import CliRunner
 
 from normlab.cli import app
-from normlab.engine import Occupancy, compile_ptx, cuda, float32, occupancy, resources
+from normlab.engine import Occupancy, compile_ptx, cuda, float32, float64, occupancy, resources
 from normlab.engine.compile import offline, remembering
 from normlab.engine.compile.signatures import kinds_of_types
 
@@ -55,6 +57,48 @@ def test_local_arrays_count():
         y[0] = values[int(x[0])]
 
     assert resources(indexed, ROWS).local_bytes >= 400
+
+
+@cuda.jit(device=True)
+def power(x, n):
+    return power(x, n - 1) * power(x, n - 2) if n > 1 else x
+
+
+WRONG_PRECISION, CALLS = "computes in the wrong precision", "calls a function that was not inlined"
+
+
+@pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
+@pytest.mark.parametrize(
+    ("compute", "says"),
+    [
+        (lambda x, i: x + 0.1, WRONG_PRECISION),
+        (lambda x, i: x * x * 1.1, WRONG_PRECISION),
+        (lambda x, i: 1.0 if x * 1.1 < 3 else 0.0, WRONG_PRECISION),
+        (lambda x, i: math.sqrt(float64(x)), WRONG_PRECISION),
+        (lambda x, i: i / cuda.gridDim.x, WRONG_PRECISION),
+        (lambda x, i: power(x, i), CALLS),
+    ],
+)
+def test_machine_code_that_computes_in_float64_or_calls_a_function_is_seen(compute, says, cc):
+    compute = cuda.jit(device=True)(compute)
+
+    @cuda.jit
+    def kernel(x, y):
+        i = cuda.grid(1)
+        y[i] = compute(x[i], i)
+
+    with pytest.raises(AssertionError, match=says):
+        assert_computes_in_float32_and_calls_nothing(kernel, ROWS, cc)
+
+
+@pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
+def test_slow_paths_of_float32_s_operations_are_no_calls(cc):
+    @cuda.jit
+    def kernel(x, y):
+        i = cuda.grid(1)
+        y[i] = x[i] / y[i] + math.sqrt(x[i]) + float32(i)
+
+    assert_computes_in_float32_and_calls_nothing(kernel, ROWS, cc)
 
 
 def test_launch_bounds_reach_the_assembler():

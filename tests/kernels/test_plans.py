@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from devices import SHARED_BYTES
+from machine_code import assert_computes_in_float32_and_calls_nothing
 
 from normlab.engine import compile_ptx, occupancy, resources
 from normlab.kernels import LADDERS, Device, Problem
@@ -632,9 +633,7 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case):
         key = kernel, one.types, capability
         if key not in ASSEMBLED:
             ASSEMBLED[key] = resources(kernel, one.types, capability)
-            ptx = compile_ptx(kernel, one.types, capability)
-            assert ".f64" not in ptx, "computes in the wrong precision"
-            assert "call" not in ptx.replace(".callseq", ""), "calls a function that was not inlined"
+            assert_computes_in_float32_and_calls_nothing(kernel, one.types, capability)
         taken = ASSEMBLED[key]
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
         assert taken.registers * one.threads <= 65536

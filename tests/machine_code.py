@@ -1,0 +1,47 @@
+"""What a kernel's machine code does, as its cubin says it, which `resources` has made anyway.
+
+PTX says the same, but takes a second run of the linker: a sixth of the time of all that `test_plans` assembles.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from normlab.engine.compile.offline import compile_cubin
+from normlab.engine.compile.signatures import kinds_of_types
+
+# The lowest nine bits of an instruction of 16 bytes, on an A100 and an H100, as nvdisasm names them.
+FLOAT64 = {
+    0x28: "DMUL",
+    0x29: "DADD",
+    0x2A: "DSETP",
+    0x2B: "DFMA",
+    0x3F: "DMMA",
+    0x110: "F2F, between float64 and another type",
+}
+
+
+def assert_computes_in_float32_and_calls_nothing(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> None:
+    """Fail if a kernel has an instruction on float64 numbers, or calls a function that was not inlined."""
+    cubin = compile_cubin(kernel, kinds_of_types(types), cc)
+    codes = np.frombuffer(entry_code(cubin.image, cubin.entry), np.uint64)[::2] & np.uint64(0x1FF)
+    assert codes.size, "no machine code is found"
+    assert not FLOAT64.keys() & set(codes.tolist()), f"{kernel.py_func.__name__} computes in the wrong precision"
+    # The assembler tells the properties of each function that it makes. Slow paths of divisions are not among them.
+    made = re.findall("Function properties for (.+)", cubin.log)
+    assert made == [cubin.entry], f"{kernel.py_func.__name__} calls a function that was not inlined"
+
+
+def entry_code(image: bytes, entry: str) -> bytes:
+    """The machine code of a cubin's kernel: the section `.text.entry` of an ELF file of 64 bits."""
+    headers = int.from_bytes(image[40:48], "little")
+    size, count, names_in = np.frombuffer(image, "<u2", 3, 58)
+    fields = {"name": ("<u4", 0), "offset": ("<u8", 24), "size": ("<u8", 32)}
+    formats, offsets = zip(*fields.values(), strict=True)
+    section = np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size})
+    table = np.frombuffer(image, section, count, headers)
+    names = image[table[names_in]["offset"] :]
+    wanted = f".text.{entry}\0".encode()
+    (found,) = (one for one in table if names.startswith(wanted, one["name"]))
+    return image[found["offset"] : found["offset"] + found["size"]]
