@@ -145,11 +145,12 @@ def caching(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend
     return backend
 
 
-def keep(backend: Backend, *results: Any) -> tuple:
-    """Cache a call, and return its results, which the backend has given back."""
+def keep(backend: Backend, *results: tuple[Any, tuple[int, ...]]) -> tuple:
+    """Return a call's results as the caller's arrays, and cache the call. results: operands, each with its shape."""
+    given = tuple(backend.give_back(operand, shape) for operand, shape in results)
     if isinstance(backend, CachingBackend) and backend.complete:
         _put(backend.key, backend.cached_launch())
-    return results
+    return given
 
 
 class CachingBackend:
