@@ -1,7 +1,7 @@
 """What a step is asked to do: the operands with their arrays, or a `Problem`, which describes them without any."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -297,6 +297,12 @@ class Problem:
             grad_input=array(shape, t), grad_weight=weight, grad_bias=bias, grad_residual=residual, grad_gate=gate,
             **extras,
         )  # fmt: skip
+
+
+def with_arrays(described: Any, eps: float, array: Callable[[str, DeviceArray], Any]) -> Any:
+    """Return what `Problem.described` returned with this eps, and with `array(name, like)` for each array `like`."""
+    arrays = {name: array(name, one) for name, one in vars(described).items() if isinstance(one, DeviceArray)}
+    return replace(described, eps=described.eps.dtype.type(eps), **arrays)
 
 
 def one_of(name: str, value: object, allowed: Collection[str]) -> None:
