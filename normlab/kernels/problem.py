@@ -300,9 +300,10 @@ class Problem:
 
 
 def with_arrays(described: Any, eps: float, array: Callable[[str, DeviceArray], Any]) -> Any:
-    """Return what `Problem.described` returned with this eps, and with `array(name, like)` for each array `like`."""
+    """Return what a step's `described` returned, with `array(name, like)` for each array `like`, and with this eps."""
     arrays = {name: array(name, one) for name, one in vars(described).items() if isinstance(one, DeviceArray)}
-    return replace(described, eps=described.eps.dtype.type(eps), **arrays)
+    numbers = {"eps": described.eps.dtype.type(eps)} if hasattr(described, "eps") else {}
+    return replace(described, **arrays, **numbers)
 
 
 def one_of(name: str, value: object, allowed: Collection[str]) -> None:

@@ -2,16 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from normlab.kernels import Problem, Step
-from normlab.kernels.problem import with_arrays
-from normlab.learn.xray.traced import SLOWER, Recorder, Scratch, StepTrace
-
-EPS = 1e-5
-RESULTS = ("grad_input", "grad_weight", "grad_bias")  # of the backward
+from normlab.learn.xray.traced import SLOWER, Recorder, Scratch, StepTrace, with_random_arrays
 
 
 @dataclass(frozen=True)
@@ -40,14 +33,7 @@ class NormProblem:
         """Return a step's launches on fresh random data, traced."""
         norm, saved = "rms" if self.rms else "layer", "output" if self.memory_efficient else "input"
         asked = Problem(self.ladder, norm, self.n1, self.n2, self.dtype, saved=saved)
-        random = np.random.default_rng(0)
-
-        def array(name: str, like: Any) -> np.ndarray:
-            if name in ("mean", "invvar"):
-                return np.full(like.shape, 0 if name == "mean" else 1, like.dtype)
-            return random.normal(size=like.shape).astype(like.dtype)
-
-        problem = with_arrays(asked.described(), EPS, array)
-        launch = Recorder({name: getattr(problem, name, None) for name in RESULTS})  # a forward has none of them
+        problem = with_random_arrays(asked.described())
+        launch = Recorder(problem)
         step.run(launch, Scratch, problem)
         return launch.of(step)

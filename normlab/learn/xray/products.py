@@ -31,7 +31,8 @@ class ProductProblem:
         """Return a step's launch on fresh random data, traced."""
         rng = np.random.default_rng(0)
         a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((self.m, self.k), (self.k, self.n)))
-        launch = Recorder()
         output = np.empty((self.m, self.n), np.float32)
-        step.run(launch, None, Product(np.float32(1), a, b, np.float32(0), None, output))
+        operands = Product(np.float32(1), a, b, np.float32(0), None, output)
+        launch = Recorder(operands)
+        step.run(launch, None, operands)
         return launch.of(step)
