@@ -65,14 +65,11 @@ class CachedLaunch:
         """Allocate, queue the launches, and return the results. pointers: as `signature` returns them."""
         made = [make() for make in (self._here if self._device() == self._index else self._anywhere)]
         pointers += [tensor.data_ptr() for tensor in made]
-        self._queue(pointers)
-        made.append(None)  # the result in place of an absent parameter's gradient
-        return self._results(made)
-
-    def _queue(self, pointers: Sequence[int]) -> None:
         stream = self._stream(self._index)
         for launch in self._launches:
             launch(stream, pointers)
+        made.append(None)  # the result in place of an absent parameter's gradient
+        return self._results(made)
 
 
 def signature(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from normlab.kernels import Problem, Step
-from normlab.learn.xray.traced import SLOWER, Recorder, Scratch, StepTrace, with_random_arrays
+from normlab.learn.xray.traced import SLOWER, StepTrace, traced
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,4 @@ class NormProblem:
         """Return a step's launches on fresh random data, traced."""
         norm, saved = "rms" if self.rms else "layer", "output" if self.memory_efficient else "input"
         asked = Problem(self.ladder, norm, self.n1, self.n2, self.dtype, saved=saved)
-        problem = with_random_arrays(asked.described())
-        launch = Recorder(problem)
-        step.run(launch, Scratch, problem)
-        return launch.of(step)
+        return traced(step, asked.described())

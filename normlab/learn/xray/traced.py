@@ -95,6 +95,14 @@ def with_random_arrays(described: Any) -> Any:
     return with_arrays(described, EPS, array)
 
 
+def traced(step: Any, described: Any) -> StepTrace:
+    """Return a step's launches on random data, traced."""
+    operands = with_random_arrays(described)
+    launch = Recorder(operands)
+    step.run(launch, Scratch, operands)
+    return launch.of(step)
+
+
 class Scratch:
     """An allocator, in NumPy, which a step asks for arrays for its partial results."""
 
