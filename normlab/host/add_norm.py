@@ -285,5 +285,4 @@ def _check_x(x: Any, residual: Any) -> None:
     checks.check_shape("x", x, tuple(residual.shape), "as residual")
     kinds = dtype_name(residual), dtype_name(x)
     if kinds[1] != kinds[0] and kinds not in checks.MIXED:
-        mixes = ", ".join(f"{a} with {b}" for a, b in checks.MIXED)
-        raise TypeError(f"residual is {kinds[0]} and x is {kinds[1]}: they must have one dtype, or mix {mixes}")
+        raise TypeError(f"residual is {kinds[0]} and x is {kinds[1]}: they must have one dtype, or mix {checks.MIXES}")
