@@ -49,12 +49,10 @@ class Check:
             else:
                 want, bound = (getattr(one, name).reshape(len(self.rows), -1) for one in (self.truth, bounds))
                 got = got.reshape(problem.n1, -1)[self.rows]
-            ratios[name] = oracle.ratio(to_numpy(got), want, bound if own else bound + self._allowance(name, want))
+            if not own:
+                bound = bound + allowance(name, want, problem.dtype)
+            ratios[name] = oracle.ratio(to_numpy(got), want, bound)
         return ratios
-
-    def _allowance(self, name: str, want: np.ndarray) -> np.ndarray | float:
-        roundings = PEER_ROUNDINGS.get(name, 0) * oracle.unit_roundoff(self.problem.dtype)
-        return roundings * (np.abs(want) + np.sqrt(np.mean(want**2)))
 
     @cached_property
     def _sample(self) -> tuple[Any, ...]:
@@ -155,6 +153,12 @@ class Columns:
         self, want: np.ndarray, bound: np.ndarray, arithmetic: oracle.Arithmetic
     ) -> tuple[np.ndarray, np.ndarray]:
         return want, bound + oracle.unit_roundoff(arithmetic.parameter) * (np.abs(want) + bound)
+
+
+def allowance(name: str, want: np.ndarray, dtype: str) -> np.ndarray | float:
+    """Return by how much more than its bound a peer's result may be off, because the peer may round on the way."""
+    roundings = PEER_ROUNDINGS.get(name, 0) * oracle.unit_roundoff(dtype)
+    return roundings * (np.abs(want) + np.sqrt(np.mean(want**2)))
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

@@ -89,11 +89,6 @@ def _timer() -> EventTimer:
         raise NotFitError(f"the GPU has no room for the buffer that empties its L2 ({failure(error)})") from None
 
 
-def steps(problem: Problem) -> int:
-    """Return how many steps the problem's ladder has."""
-    return len(LADDERS[problem.direction])
-
-
-def sgemm_steps() -> int:
-    """Return how many steps the SGEMM ladder has, cuBLAS counted as one more."""
-    return len(LADDERS["sgemm"]) + 1
+def steps(ladder: str) -> int:
+    """Return how many steps a ladder has; of SGEMM's, cuBLAS counts as one more."""
+    return len(LADDERS[ladder]) + (ladder == "sgemm")

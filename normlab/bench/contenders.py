@@ -74,14 +74,7 @@ class Ours:
         if problem.direction == "backward":
             backward: Any = step_of("backward", self.step)
             row, column = backward.row_chains(problem.n2), backward.column_chains(problem.n1, problem.n2)
-        return oracle.Arithmetic(
-            **_formats(problem.dtype),
-            row_terms=row.terms,
-            row_merges=row.merges,
-            column_terms=column.terms if column else 1,
-            column_merges=column.merges if column else 0,
-            statistics=forward.statistics,
-        )
+        return oracle.Arithmetic.of(row, column, **formats(problem.dtype), statistics=forward.statistics)
 
 
 def _with_mean(result: tuple) -> tuple:
@@ -91,17 +84,11 @@ def _with_mean(result: tuple) -> tuple:
 
 def unknown_arithmetic(problem: Problem) -> oracle.Arithmetic:
     """Return the longest sums there can be, one value after another, for a peer with an unknown order of summation."""
-    return oracle.Arithmetic(
-        **_formats(problem.dtype),
-        row_terms=problem.n2,
-        row_merges=0,
-        column_terms=problem.n1,
-        column_merges=0,
-        statistics="welford",
-    )
+    return oracle.Arithmetic.of((problem.n2, 0), (problem.n1, 0), **formats(problem.dtype), statistics="welford")
 
 
-def _formats(dtype: str) -> dict[str, Any]:
+def formats(dtype: str) -> dict[str, Any]:
+    """Return the formats of a norm's arithmetic, all of whose arrays have one dtype."""
     return {"input": dtype, "output": dtype, "parameter": dtype, "accumulator": statistics_dtype(dtype)}
 
 

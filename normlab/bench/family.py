@@ -13,19 +13,16 @@ from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from normlab import oracle
 from normlab.bench import check as rows
 from normlab.bench import contenders
-from normlab.bench.check import PEER_ROUNDINGS, RESULTS, to_numpy
+from normlab.bench.check import RESULTS, to_numpy
 from normlab.bench.contenders import OURS
-from normlab.bench.norm import attempted, race, until_interrupted
+from normlab.bench.norm import measured, race
 from normlab.bench.peers import ByAutograd
 from normlab.bench.problem import DIRECTIONS, EPS, Data, Problem
 from normlab.host import family
 from normlab.host.arrays import FLOATS
-from normlab.host.checks import statistics_dtype
 from normlab.measure.timing import Timer
 from normlab.oracle.family import IndexSets, batch_sets, family_norm, family_norm_backward, group_sets, instance_sets
 from normlab.oracle.family_bounds import family_norm_backward_bound, family_norm_bound, stored
@@ -177,18 +174,8 @@ class Check:
         over_channel: tuple[int, int] = (prod(self.shape) // self.shape[1], 0)
         if own:
             over_set, over_channel = family.chains(self.problem.norm, self.data.x, self.problem.groups)
-        dtype = self.problem.dtype
-        return oracle.Arithmetic(
-            input=dtype,
-            output=dtype,
-            parameter=dtype,
-            accumulator=statistics_dtype(dtype),
-            row_terms=over_set[0],
-            row_merges=over_set[1],
-            column_terms=over_channel[0],
-            column_merges=over_channel[1],
-            statistics="merged" if own else "welford",
-        )
+        method: Any = "merged" if own else "welford"
+        return oracle.Arithmetic.of(over_set, over_channel, **contenders.formats(self.problem.dtype), statistics=method)
 
     @cached_property
     def truth(self) -> Any:
@@ -207,9 +194,8 @@ class Check:
             if got is None:
                 continue
             want, limit = getattr(truth, name), getattr(bound, name)
-            if not own:  # a peer may round on the way: the same allowance as in `normlab.bench.check`
-                roundings = PEER_ROUNDINGS.get(name, 0) * oracle.unit_roundoff(self.problem.dtype)
-                limit = limit + roundings * (np.abs(want) + np.sqrt(np.mean(want**2)))
+            if not own:
+                limit = limit + rows.allowance(name, want, self.problem.dtype)
             ratios[name] = oracle.ratio(to_numpy(self._part(got)), want, limit)
         return ratios
 
@@ -253,4 +239,4 @@ def compete(
         check: Any = (CheckOfRows if problem.norm == "layer" else Check)(problem, data)
         return race(problem, data, [Ours(problem), torch_s(problem)], check, timer)
 
-    return until_interrupted(wanted, lambda problem: attempted(problem, lambda: row(problem)), advance)
+    return measured(wanted, row, advance)

@@ -13,9 +13,9 @@ from normlab.bench.check import Check
 from normlab.bench.contenders import Ours
 from normlab.bench.norm import attempted, copy_time, enter, failure, free_memory
 from normlab.bench.problem import EPS, Data, Problem
-from normlab.host.arrays import FLOATS, backend_of
-from normlab.host.checks import statistics_dtype
-from normlab.kernels import LADDERS, BackwardProblem, ForwardProblem, Step
+from normlab.host.arrays import backend_of
+from normlab.kernels import LADDERS, Step
+from normlab.kernels import problem as operands
 from normlab.measure.timing import Timer
 
 
@@ -114,32 +114,13 @@ def launches(step: Step, problem: Problem, data: Data) -> list[Launch]:
         recorded.append(Launch(kernel, grid, block, arguments, options))
         backend.launch(kernel, grid, block, *arguments, **options)
 
-    rows, columns, rms = (problem.n1, problem.n2), (problem.n2,), problem.norm == "rms"
-    dtype, statistics = FLOATS[problem.dtype], FLOATS[statistics_dtype(problem.dtype)]
-    x, weight, bias = (
-        backend.operand(data.x, rows),
-        backend.operand(data.weight, columns),
-        backend.operand(data.bias, columns),
-    )
-    eps, result = statistics.type(EPS), backend.empty(rows, dtype)
-    if problem.direction == "forward":
-        mean, invvar = None if rms else backend.empty(rows[:1], statistics), backend.empty(rows[:1], statistics)
-        step.run(launch, backend, ForwardProblem(x, weight, bias, eps, result, mean, invvar))
-        return recorded
-    _, mean, invvar = Ours().forward(data)()
-    backward = BackwardProblem(
-        grad_output=backend.operand(data.grad_output, rows),
-        saved=x,
-        mean=backend.operand(mean, rows[:1]),
-        invvar=backend.operand(invvar, rows[:1]),
-        weight=weight,
-        bias=bias,
-        eps=eps,
-        rms=rms,
-        memory_efficient=False,
-        grad_input=result,
-        grad_weight=backend.empty(columns, dtype),
-        grad_bias=None if rms else backend.empty(columns, dtype),
-    )
-    step.run(launch, backend, backward)
+    given = {"x": data.x, "saved": data.x, "weight": data.weight, "bias": data.bias, "grad_output": data.grad_output}
+    if problem.direction == "backward":
+        _, given["mean"], given["invvar"] = Ours().forward(data)()
+
+    def operand(name: str, like: Any) -> Any:
+        return backend.operand(given[name], like.shape) if name in given else backend.empty(like.shape, like.dtype)
+
+    asked = operands.Problem(problem.direction, problem.norm, problem.n1, problem.n2, problem.dtype)
+    step.run(launch, backend, operands.with_arrays(asked.described(), EPS, operand))
     return recorded

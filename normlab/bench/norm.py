@@ -6,6 +6,7 @@
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from normlab.bench.check import Check
@@ -24,9 +25,11 @@ def compete(
     """Return a row for every problem, as a record holds it; `advance` is called after each."""
 
     def row(problem: Problem) -> dict[str, Any]:
-        return attempted(problem, lambda: _row(problem, contenders, timer, problem.draw(device)))
+        data = problem.draw(device)
+        entrants = [one for one in contenders if problem.direction in one.directions]
+        return race(problem, data, entrants, Check(problem, data), timer)
 
-    return until_interrupted(problems, row, advance)
+    return measured(problems, row, advance)
 
 
 def attempted(problem: Any, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -52,22 +55,19 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def until_interrupted(problems: list[Any], row: Callable[[Any], Any], advance: Callable[[], None]) -> list[Any]:
-    """Return `row(problem)` of all problems; after Ctrl-C of those that are done, which took minutes."""
+def measured(
+    problems: list[Any], row: Callable[[Any], dict[str, Any]], advance: Callable[[], None]
+) -> list[dict[str, Any]]:
+    """Return `row(problem)` of all problems, `attempted`; after Ctrl-C of those that are done, which took minutes."""
     rows = []
     try:
         for problem in problems:
-            rows.append(row(problem))
+            rows.append(attempted(problem, partial(row, problem)))
             advance()
     except KeyboardInterrupt:
         if not rows:
             raise
     return rows
-
-
-def _row(problem: Problem, contenders: list[Contender], timer: Timer, data: Data) -> dict[str, Any]:
-    entrants = [one for one in contenders if problem.direction in one.directions]
-    return race(problem, data, entrants, Check(problem, data), timer)
 
 
 def race(problem: Any, data: Data, entrants: list[Any], check: Any, timer: Timer) -> dict[str, Any]:
@@ -134,6 +134,16 @@ def own(row: dict[str, Any]) -> dict[str, Any] | None:
     """Return normlab's entry, the recomputing one where there is no other; None unless it is right."""
     entry = row["contenders"].get(OURS) or row["contenders"].get(RECOMPUTED)
     return entry if entry and entry["status"] == "ok" else None
+
+
+def by_recomputing(rows: list[dict[str, Any]]) -> list[float]:
+    """Return how many times as long each backward from the saved output takes as the one from the input.
+
+    Rows in which one of the two is missing, wrong or unable are left out.
+    """
+    pairs = [[row["contenders"].get(name, {"status": "absent"}) for name in (RECOMPUTED, OURS)] for row in rows]
+    right = [pair for pair in pairs if all(entry["status"] == "ok" for entry in pair)]
+    return [recomputed["median_us"] / saved["median_us"] for recomputed, saved in right]
 
 
 def ahead(row: dict[str, Any]) -> float | None:

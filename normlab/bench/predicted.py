@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.bench.contenders import OURS, RECOMPUTED
-from normlab.kernels import BEST, LADDERS, Device, Plan, Problem
+from normlab.host.checks import step_of
+from normlab.kernels import Device, Plan, Problem
 from normlab.kernels.cost import FITTED, Constants, predict
 
 # In earlier records forwards of short rows, and backwards of rows that begin within a vector, were other kernels.
@@ -61,8 +62,8 @@ def device_of(record: dict[str, Any]) -> Device:
 
 def plan_of(operands: Any, direction: str, device: Device) -> Plan:
     """Return the best step's plan."""
-    steps = {step.name: step for step in LADDERS[direction]}
-    return steps[BEST[direction]].plan(operands, device)
+    step: Any = step_of(direction, None)
+    return step.plan(operands, device)
 
 
 def errors(some: Iterable[Timed], constants: Constants = FITTED) -> list[float]:

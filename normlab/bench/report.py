@@ -6,7 +6,7 @@
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from normlab.bench.norm import ahead, best_peer, own
+from normlab.bench.norm import ahead, best_peer, by_recomputing, own
 from normlab.bench.tables import UNMEASURED, grids, notes
 from normlab.measure.numbers import fixed
 from normlab.measure.tables import NORMS, Grid
@@ -141,11 +141,7 @@ def recomputing(record: dict[str, Any]) -> list[str]:
 
     Both are in the record if it was measured with "normlab-me" (memory_efficient=True) beside "normlab".
     """
-    factors = []
-    for row in record.get("rows", []):
-        entries = [row["contenders"].get(name, {"status": "absent"}) for name in ("normlab-me", "normlab")]
-        if record["what"] == "norm" and all(entry["status"] == "ok" for entry in entries):
-            factors.append(entries[0]["median_us"] / entries[1]["median_us"])
+    factors = by_recomputing(record["rows"]) if record["what"] == "norm" else []
     if not factors:
         return []
     return [f"From the saved output the backward takes {min(factors):.2f} to {max(factors):.2f} times as long."]

@@ -9,8 +9,7 @@ from statistics import median
 from typing import Any
 
 from normlab.bench.choices import DEFAULT_DTYPES
-from normlab.bench.contenders import OURS, RECOMPUTED
-from normlab.bench.norm import ahead, best_peer, own
+from normlab.bench.norm import ahead, best_peer, by_recomputing, own
 from normlab.bench.problem import DIRECTIONS, ELEMENTS, NORMS, Problem
 from normlab.measure.numbers import fixed
 from normlab.measure.tables import NORMS as NAMES
@@ -74,7 +73,7 @@ def distribution(rows: list[dict[str, Any]]) -> list[list[str]]:
     return [
         *lines,
         _line("normlab / best peer", (lead for lead in leads if lead is not None), OF_PEER),
-        _line("backward, output saved / input saved", _of_input(rows), OF_INPUT),
+        _line("backward, output saved / input saved", [1 / times for times in by_recomputing(rows)], OF_INPUT),
     ]
 
 
@@ -82,13 +81,6 @@ def _of_copy(row: dict[str, Any]) -> float:
     """Return normlab's fraction of a copy's speed; 0 where its results are wrong."""
     entry = own(row)
     return entry["of_copy"] if entry else 0.0
-
-
-def _of_input(rows: list[dict[str, Any]]) -> list[float]:
-    """Return the speed of each backward from the saved output over that of the one from the input."""
-    pairs = [[row["contenders"].get(name, {"status": "absent"}) for name in (OURS, RECOMPUTED)] for row in rows]
-    right = [pair for pair in pairs if all(entry["status"] == "ok" for entry in pair)]
-    return [saved["median_us"] / recomputed["median_us"] for saved, recomputed in right]
 
 
 def _line(what: str, speeds: Iterable[float], bar: float) -> list[str]:

@@ -22,7 +22,7 @@ def merges(x: Tensor) -> bool:
 def message(x: Tensor, view: View) -> Tensor:
     """Return this rank's message for the forward: the moments of its channels, which have values."""
     with world(x):
-        return sharded_batch.channels_message(x, view)
+        return sharded_batch.channels_message(x, view)[0]
 
 
 def output(
@@ -30,14 +30,14 @@ def output(
 ) -> tuple[Tensor, Statistics]:
     """Return this rank's samples of the output, (N, C, *spatial), and all ranks' statistics. messages: overwritten."""
     with world(x):
-        found, statistics = sharded_batch.channels_output(x, view, messages, weight, bias, eps)
-    return view.as_given(found), statistics
+        found, *statistics = sharded_batch.channels_output(messages, x, weight, bias, view, eps)
+    return view.as_given(found), Statistics(*statistics)
 
 
 def sums(grad_output: Tensor, x: Tensor, view: View, mean: Tensor, invvar: Tensor) -> Tensor:
     """Return this rank's message for the backward: Σ dy of each channel, then Σ dy x̂; (2 C,)."""
     with world(x):
-        return sharded_batch.channels_sums(grad_output, x, view, mean, invvar).view(-1)
+        return sharded_batch.channels_sums(x, grad_output, mean, invvar, view)[0].view(-1)
 
 
 def grad_input(
@@ -55,5 +55,5 @@ def grad_input(
     messages: (ranks, 2 C), of all ranks, overwritten. count: (1,), of `Statistics`.
     """
     with world(x):
-        found = sharded_batch.channels_gradient(grad_output, x, view, messages, count, mean, invvar, weight)
+        (found,) = sharded_batch.channels_gradient(messages, count, weight, x, grad_output, mean, invvar, view)
     return view.as_given(found)

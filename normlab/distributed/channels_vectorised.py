@@ -8,7 +8,7 @@ from torch import Tensor
 
 from normlab.distributed.merging import message_of
 from normlab.nn.family.norms import Norm
-from normlab.nn.family.vectorised import along, column, normalised, with_strides_of
+from normlab.nn.family.vectorised import along, column, normalised, scaled, with_strides_of
 from normlab.nn.formulas import accumulator, less_means, to
 from normlab.nn.shapes import Parameter
 
@@ -23,12 +23,7 @@ def message(x: Tensor) -> Tensor:
 
 def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """Return this rank's samples of the output. mean, invvar: (C,)."""
-    values = BATCH.split(x.to(invvar.dtype))
-    found = normalised(values, mean, invvar)
-    if weight is not None:
-        found = found * along(weight, values)
-    if bias is not None:
-        found = found + along(bias, values)
+    found = scaled(BATCH.split(x.to(invvar.dtype)), mean, invvar, weight, bias)
     # Not `.to`, which may return its own argument: Dynamo 2.11 then gives the gradient to the wrong one of the two.
     return to(found.reshape(x.shape), x.dtype)
 

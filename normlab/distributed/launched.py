@@ -29,14 +29,14 @@ def merges(x: Tensor, how: How) -> bool:
 def message(x: Tensor, rms: bool) -> Tensor:
     """Return this rank's message for the forward: the moments of its columns, of which there is at least one."""
     with world(x):
-        return sharded.row_message(x.detach().reshape(-1, x.shape[-1]), rms)
+        return sharded.row_message(x.detach().reshape(-1, x.shape[-1]), rms)[0]
 
 
 def output(x: Tensor, mean: Statistic, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """Return this rank's columns of the output. mean, invvar: (*leading, 1)."""
     rows, center = x.detach().reshape(-1, x.shape[-1]), None if mean is None else mean.view(-1)
     with world(x):
-        return sharded.normalised(rows, center, invvar.view(-1), weight, bias).view(x.shape)
+        return sharded.normalised(rows, weight, bias, center, invvar.view(-1))[0].view(x.shape)
 
 
 def backward(grad_output: Tensor, saved: Saved, how: How) -> tuple[Tensor, Callable[[Tensor], Gradients]]:

@@ -40,7 +40,7 @@ def statistics(messages: Tensor, eps: float, rms: bool, by_kernels: bool, varian
     """
     if by_kernels:
         with world(messages):
-            return sharded.statistics_of(messages, eps, rms, variance)
+            return Statistics(*sharded.statistics_of(messages, eps, rms, variance))
     count, mean, m2 = merged(messages, rms)
     invvar = (m2 / count.clamp(min=1) + eps).rsqrt()
     return Statistics(count, mean, m2 / (count - 1).clamp(min=1) if variance else None, invvar)
@@ -68,7 +68,7 @@ def means(messages: Tensor, count: Tensor, rms: bool, by_kernels: bool) -> Tenso
     """
     if by_kernels:
         with world(messages):
-            return sharded.means_of(messages, count, rms)
+            return sharded.means_of(messages, count, rms)[0]
     found = added(messages) / count.clamp(min=1)
     return torch.cat((torch.zeros_like(found), found)) if rms else found.view(2, -1)
 

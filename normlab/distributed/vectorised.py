@@ -11,6 +11,7 @@ from torch import Tensor
 from normlab.distributed.merging import message_of
 from normlab.nn.formulas import (
     accumulator,
+    affine,
     gradient_terms,
     in_dtypes,
     less_means,
@@ -29,11 +30,8 @@ def message(x: Tensor, rms: bool) -> Tensor:
 
 def output(x: Tensor, mean: Statistic, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
     """Return this rank's columns of the output. mean, invvar: (*leading, 1)."""
-    found = normalised_from_input(to(x, invvar.dtype), mean, invvar)
-    if weight is not None:
-        found = found * to(weight, invvar.dtype)
-    if bias is not None:
-        found = found + to(bias, invvar.dtype)
+    wide = invvar.dtype
+    found = affine(normalised_from_input(to(x, wide), mean, invvar), to(weight, wide), to(bias, wide))
     return to(found, output_dtype(x, weight, bias))
 
 

@@ -195,13 +195,7 @@ def forward(
         if row_map is not None and not FORWARD.does(problem):
             return forward(contiguous(x), residual, weight, bias, eps.item(), rms, offset)
         FORWARD.run(backend.launch, backend, problem)
-    return replay.keep(
-        backend,
-        backend.give_back(output, (*leading, n2)),
-        backend.give_back(new_residual, (*leading, n2)),
-        backend.give_back(mean, leading),
-        backend.give_back(invvar, leading),
-    )
+    return replay.keep(backend, (output, shape), (new_residual, shape), (mean, leading), (invvar, leading))
 
 
 class AddNormBackward(NamedTuple):
@@ -264,12 +258,7 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
         if row_map is not None and not BACKWARD.does(problem):
             return backward(call._replace(saved=contiguous(saved)))
         BACKWARD.run(backend.launch, backend, problem)
-    return replay.keep(
-        backend,
-        backend.give_back(grad, (*leading, n2)),
-        backend.give_back(grad_weight, (n2,)),
-        backend.give_back(grad_bias, (n2,)),
-    )
+    return replay.keep(backend, (grad, shape), (grad_weight, (n2,)), (grad_bias, (n2,)))
 
 
 def _checked(call: AddNormBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:
@@ -296,5 +285,4 @@ def _check_x(x: Any, residual: Any) -> None:
     checks.check_shape("x", x, tuple(residual.shape), "as residual")
     kinds = dtype_name(residual), dtype_name(x)
     if kinds[1] != kinds[0] and kinds not in checks.MIXED:
-        mixes = ", ".join(f"{a} with {b}" for a, b in checks.MIXED)
-        raise TypeError(f"residual is {kinds[0]} and x is {kinds[1]}: they must have one dtype, or mix {mixes}")
+        raise TypeError(f"residual is {kinds[0]} and x is {kinds[1]}: they must have one dtype, or mix {checks.MIXES}")

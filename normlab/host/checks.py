@@ -22,6 +22,7 @@ from normlab.kernels import BEST, LADDERS, ProductStep, Step
 HALVES = ("float16", "bfloat16")
 PATIENCE = 60.0  # seconds of simulation before a warning
 MIXED = tuple(("float32", half) for half in HALVES) + tuple((half, "float32") for half in HALVES)  # input, parameters
+MIXES = ", ".join(f"{a} with {b}" for a, b in MIXED)  # in words
 Rung = TypeVar("Rung", Step, ProductStep)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -144,9 +145,8 @@ def parameter_dtype(name: str, array: Any, weight: Any, bias: Any, labels: tuple
             continue
         kind = dtype_name(parameter)
         if kind != dtype and (dtype, kind) not in MIXED:
-            mixes = ", ".join(f"{a} with {b}" for a, b in MIXED)
             raise TypeError(
-                f"{name} is {dtype} and {label} is {kind}: they must have one dtype, or mix {mixes} parameters"
+                f"{name} is {dtype} and {label} is {kind}: they must have one dtype, or mix {MIXES} parameters"
             )
     if weight is not None:
         check_dtype(labels[1], bias, dtype_name(weight), f"as {labels[0]}")
@@ -166,8 +166,7 @@ def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
         return wanted
     if not memory_efficient:
         raise TypeError(f"Expected input_dtype to be {dtype} (as saved, which is the input), but got {wanted}")
-    mixes = ", ".join(f"{a} with {b}" for a, b in MIXED)
-    raise TypeError(f"input_dtype is {wanted} and saved is {dtype}: they must be one dtype, or mix {mixes} outputs")
+    raise TypeError(f"input_dtype is {wanted} and saved is {dtype}: they must be one dtype, or mix {MIXES} outputs")
 
 
 def statistics_dtype(dtype: str) -> str:

@@ -93,7 +93,7 @@ def keep_columns(
         launch_keeping(backend.launch, *rows, wanted, values)
     if columns is None:
         columns = backend.give_back(wanted, wanted.shape)
-    return Kept(columns, *replay.keep(backend, backend.give_back(values, values.shape)))
+    return Kept(columns, *replay.keep(backend, (values, values.shape)))
 
 
 def find_columns(invvar: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float, output: Any) -> Any:

@@ -307,8 +307,7 @@ def _forward(norm, x, weight, bias, eps, tracking, num_groups=None):
             kernels.launch_use(backend.launch, *tracked, eps, mean, invvar)
             walked.launch_output(backend.launch, held, mean, invvar, gamma, beta, output)
     of_sets = (c,) if norm == "batch" else (n, groups)
-    statistics_given = (backend.give_back(one, of_sets) for one in (mean, invvar))
-    result, *found = replay.keep(backend, backend.give_back(output, view.stored_shape), *statistics_given)
+    result, *found = replay.keep(backend, (output, view.stored_shape), (mean, of_sets), (invvar, of_sets))
     return view.as_given(result), *found
 
 
@@ -354,8 +353,7 @@ def _backward(norm, grad_output, x, moments, weight, bias, own, num_groups=None)
         wanted = grad_input, grad_weight, grad_bias
         operands = kernels.Gradients(sets, *held, *statistics_held, gamma, bool(own), *wanted)
         kernels.gradients(backend.launch, backend, walked, operands)
-    affine = (backend.give_back(gradient, (c,)) for gradient in (grad_weight, grad_bias))
-    result, *found = replay.keep(backend, backend.give_back(grad_input, view.stored_shape), *affine)
+    result, *found = replay.keep(backend, (grad_input, view.stored_shape), (grad_weight, (c,)), (grad_bias, (c,)))
     return view.as_given(result), *found
 
 

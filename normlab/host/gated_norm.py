@@ -6,7 +6,7 @@
 Arrays and dtypes are those of `normlab.host.norms`. The gate has x's dtype and shape.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from normlab.host import checks, replay
 from normlab.host.arrays import FLOATS, backend_of, dtype_name, gradients_of
@@ -78,7 +78,7 @@ def gated_rms_norm_forward(
             copies = contiguous(x), contiguous(gate)
             return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
         FORWARD.run(backend.launch, backend, problem)
-    return replay.keep(backend, backend.give_back(output, (*leading, n2)), backend.give_back(invvar, leading))
+    return replay.keep(backend, (output, shape), (invvar, leading))
 
 
 def gated_rms_norm_backward(
@@ -106,25 +106,6 @@ def gated_rms_norm_backward(
     Raises:
         ValueError, TypeError: as `gated_rms_norm_forward`.
     """
-    return _backward(GatedBackward(grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient))
-
-
-class GatedBackward(NamedTuple):
-    """The arguments of `gated_rms_norm_backward`."""
-
-    grad_output: Any
-    saved: Any
-    gate: Any
-    invvar: Any
-    weight: Any
-    eps: Any
-    norm_before_gate: bool
-    memory_efficient: bool
-
-
-def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
-    """Return (grad_x, grad_gate, grad_weight)."""
-    grad_output, saved, gate, invvar, weight, eps, norm_before_gate, memory_efficient = call
     shape = tuple(getattr(gate, "shape", ()))
     (rows, row_map), (gates, gate_map) = strided_rows(saved, any_rows=True), strided_rows(gate, any_rows=True)
     options = "backward", norm_before_gate, memory_efficient, row_map, gate_map
@@ -135,8 +116,9 @@ def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
 
     required = {"gate": gate, "saved": saved, "grad_output": grad_output, "invvar": invvar}
     backend = replay.caching(backend_of(required, {"weight": weight}), key, pointers)
-    leading, n1, n2 = checks.rows_of("gate", gate)
-    input_dtype, output_dtype, statistics = _checked(call, leading, n2)
+    _, n1, n2 = checks.rows_of("gate", gate)
+    check_options(norm_before_gate, memory_efficient)
+    input_dtype, output_dtype, statistics = _checked(grad_output, saved, gate, invvar, weight, memory_efficient)
     (grad_weight,) = gradients_of((weight,), (n2,), output_dtype, n1, backend)
     grad_input, grad_gate = (backend.empty((n1, n2), input_dtype) for _ in range(2))
     if n1:
@@ -160,29 +142,27 @@ def _backward(call: GatedBackward) -> tuple[Any, Any, Any]:
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
         if (row_map or gate_map) and not BACKWARD.does(problem):
-            return _backward(call._replace(saved=contiguous(saved), gate=contiguous(gate)))
+            copies = grad_output, contiguous(saved), contiguous(gate), invvar, weight
+            modes = {"norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
+            return gated_rms_norm_backward(*copies, eps=eps, **modes)
         BACKWARD.run(backend.launch, backend, problem)
-    return replay.keep(
-        backend,
-        backend.give_back(grad_input, (*leading, n2)),
-        backend.give_back(grad_gate, (*leading, n2)),
-        backend.give_back(grad_weight, (n2,)),
-    )
+    return replay.keep(backend, (grad_input, shape), (grad_gate, shape), (grad_weight, (n2,)))
 
 
-def _checked(call: GatedBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:
+def _checked(
+    grad_output: Any, saved: Any, gate: Any, invvar: Any, weight: Any, memory_efficient: bool
+) -> tuple[Any, Any, Any]:
     """Return the dtypes of grad_x, of the output and of statistics; raise unless all arguments fit."""
-    check_options(call.norm_before_gate, call.memory_efficient)
-    kind = dtype_name(call.gate)
-    output = checks.parameter_dtype("gate", call.gate, call.weight, None)
-    checks.check_parameters(call.weight, None, (n2,))
-    checks.check_dtype("grad_output", call.grad_output, output, "the output's dtype")
-    because = "the output's dtype" if call.memory_efficient else "x's dtype, which is the gate's"
-    checks.check_dtype("saved", call.saved, output if call.memory_efficient else kind, because)
-    for name, array in (("grad_output", call.grad_output), ("saved", call.saved)):
-        checks.check_shape(name, array, (*leading, n2), "as gate")
+    kind, shape = dtype_name(gate), tuple(gate.shape)
+    output = checks.parameter_dtype("gate", gate, weight, None)
+    checks.check_parameters(weight, None, shape[-1:])
+    checks.check_dtype("grad_output", grad_output, output, "the output's dtype")
+    because = "the output's dtype" if memory_efficient else "x's dtype, which is the gate's"
+    checks.check_dtype("saved", saved, output if memory_efficient else kind, because)
+    checks.check_shape("grad_output", grad_output, shape, "as gate")
+    checks.check_shape("saved", saved, shape, "as gate")
     statistics = checks.statistics_dtype(kind)
-    checks.check_statistics({"invvar": call.invvar}, leading, statistics, "gate")
+    checks.check_statistics({"invvar": invvar}, shape[:-1], statistics, "gate")
     return FLOATS[kind], FLOATS[output], FLOATS[statistics]
 
 

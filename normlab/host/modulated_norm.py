@@ -60,12 +60,7 @@ def modulated_layer_norm_forward(x: Any, scale: Any, shift: Any, *, eps: float =
             sampled=True,
         )
         FORWARD.run(backend.launch, backend, problem)
-    return replay.keep(
-        backend,
-        backend.give_back(output, (*leading, n2)),
-        backend.give_back(mean, leading),
-        backend.give_back(invvar, leading),
-    )
+    return replay.keep(backend, (output, shape), (mean, leading), (invvar, leading))
 
 
 def modulated_layer_norm_backward(
@@ -114,12 +109,7 @@ def modulated_layer_norm_backward(
             sampled=True,
         )
         BACKWARD.run(backend.launch, backend, problem)
-    return replay.keep(
-        backend,
-        backend.give_back(grad_input, (*leading, n2)),
-        backend.give_back(grad_scale, (samples, n2)),
-        backend.give_back(grad_shift, (samples, n2)),
-    )
+    return replay.keep(backend, (grad_input, shape), (grad_scale, (samples, n2)), (grad_shift, (samples, n2)))
 
 
 def _samples(x: Any) -> tuple[tuple[int, ...], int, int, int]:

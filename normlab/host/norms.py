@@ -191,12 +191,7 @@ def forward(
         )
         chosen.run(backend.launch, backend, problem)
     leading = tuple(x.shape[: -len(shape)])
-    return replay.keep(
-        backend,
-        backend.give_back(output, tuple(x.shape)),
-        backend.give_back(mean, leading),
-        backend.give_back(invvar, leading),
-    )
+    return replay.keep(backend, (output, tuple(x.shape)), (mean, leading), (invvar, leading))
 
 
 class BackwardCall(NamedTuple):
@@ -282,12 +277,8 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
             launch_correction(backend.launch, problem, *at_risk)
             chosen.run(backend.launch, backend, problem)
             launch_repair(backend.launch, backend, problem, *at_risk)
-    return replay.keep(
-        backend,
-        backend.give_back(grad_input, tuple(saved.shape)),
-        backend.give_back(grad_weight, sizes.shape),
-        backend.give_back(grad_bias, sizes.shape),
-    )
+    of_input = grad_input, tuple(saved.shape)
+    return replay.keep(backend, of_input, (grad_weight, sizes.shape), (grad_bias, sizes.shape))
 
 
 def _checked(call: BackwardCall, columns: Any, values: Any) -> _Sizes:

@@ -65,14 +65,11 @@ class CachedLaunch:
         """Allocate, queue the launches, and return the results. pointers: as `signature` returns them."""
         made = [make() for make in (self._here if self._device() == self._index else self._anywhere)]
         pointers += [tensor.data_ptr() for tensor in made]
-        self._queue(pointers)
-        made.append(None)  # the result in place of an absent parameter's gradient
-        return self._results(made)
-
-    def _queue(self, pointers: Sequence[int]) -> None:
         stream = self._stream(self._index)
         for launch in self._launches:
             launch(stream, pointers)
+        made.append(None)  # the result in place of an absent parameter's gradient
+        return self._results(made)
 
 
 def signature(
@@ -145,11 +142,12 @@ def caching(backend: Backend, key: tuple | None, pointers: list[int]) -> Backend
     return backend
 
 
-def keep(backend: Backend, *results: Any) -> tuple:
-    """Cache a call, and return its results, which the backend has given back."""
+def keep(backend: Backend, *results: tuple[Any, tuple[int, ...]]) -> tuple:
+    """Return a call's results as the caller's arrays, and cache the call. results: operands, each with its shape."""
+    given = tuple(backend.give_back(operand, shape) for operand, shape in results)
     if isinstance(backend, CachingBackend) and backend.complete:
         _put(backend.key, backend.cached_launch())
-    return results
+    return given
 
 
 class CachingBackend:

@@ -9,6 +9,7 @@ Calls that repeat are cached with their launches (`host.replay`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +26,34 @@ from normlab.kernels.split import ROW_THREADS
 FLOAT32 = np.dtype(np.float32)
 
 
-def row_message(x: Any, rms: bool) -> Any:
+def replayed(arrays: int) -> Callable[[Callable[..., tuple]], Callable[..., tuple]]:
+    """Return a decorator that caches a function's launches for calls that repeat.
+
+    The function gets an array backend, then the call's arguments: first so many arrays, of which some may be None, then
+    hashable options. It asks the backend for the arrays as operands, once each and in their order, and returns its
+    results as `replay.keep` takes them. The decorated function takes no backend, and returns the caller's arrays.
+    """
+
+    def decorate(run: Callable[..., tuple]) -> Callable[..., tuple]:
+        @wraps(run)
+        def call(*given: Any) -> tuple:
+            tensors, options = given[:arrays], given[arrays:]
+            key, pointers = replay.signature(tensors, (), 0.0, run.__qualname__, run.__module__, *options)
+            cached = replay.find(key)
+            if cached:
+                return cached(pointers)
+            named = {f"tensor {number}": tensor for number, tensor in enumerate(tensors)}
+            backend = replay.caching(backend_of({"tensor 0": tensors[0]}, named), key, pointers)
+            return replay.keep(backend, *run(backend, *given))
+
+        return call
+
+    return decorate
+
+
+@replayed(1)
+def row_message(backend: Backend, x: Any, rms: bool) -> tuple:
     """Return this rank's message for the forward. x: (n1, n2), both at least 1, float16, bfloat16 or float32."""
-    return repeated(_row_message, (x,), rms)[0]
-
-
-def _row_message(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
-    (x,) = tensors
     n1, n2 = x.shape
     operand, statistics = backend.operand(x, (n1, n2)), backend.empty((n1,), FLOAT32)
     mean = None if rms else statistics  # tells the plan which norm it is
@@ -41,7 +63,7 @@ def _row_message(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
     options = plan.work[1].options  # of the kernel that merges pieces in a norm on one rank
     merge = Work(ranks.build_message, options, n1, ROW_THREADS, ("x", "sums", "factor", "message"))
     _run(plan, (plan.work[0], merge), backend, problem, message=message)
-    return (backend.give_back(message, message.shape),)
+    return ((message, message.shape),)
 
 
 class Statistics(NamedTuple):
@@ -57,18 +79,14 @@ class Statistics(NamedTuple):
     invvar: Any
 
 
-def statistics_of(messages: Any, eps: float, rms: bool, variance: bool = False) -> Statistics:
-    """Return the statistics of whole sets from the messages of all ranks, which are overwritten.
+@replayed(1)
+def statistics_of(backend: Backend, messages: Any, eps: float, rms: bool, variance: bool) -> tuple:
+    """Return the fields of `Statistics` from the messages of all ranks, which are overwritten.
 
     variance: the unbiased variance is wanted, too.
     """
-    return Statistics(*repeated(_statistics_of, (messages,), float(eps), rms, variance))
-
-
-def _statistics_of(backend: Backend, tensors: Sequence[Any], eps: float, rms: bool, variance: bool) -> tuple:
-    (messages,) = tensors
     found = launch_statistics(backend, backend.operand(messages, messages.shape), eps, rms, variance)
-    return tuple(backend.give_back(one, () if one is None else one.shape) for one in found)
+    return tuple((one, () if one is None else one.shape) for one in found)
 
 
 def launch_statistics(backend: Backend, messages: Any, eps: float, rms: bool, variance: bool) -> Statistics:
@@ -84,13 +102,9 @@ def launch_statistics(backend: Backend, messages: Any, eps: float, rms: bool, va
     return Statistics(count, mean, unbiased, invvar)
 
 
-def normalised(x: Any, mean: Any, invvar: Any, weight: Any, bias: Any) -> Any:
+@replayed(5)
+def normalised(backend: Backend, x: Any, weight: Any, bias: Any, mean: Any, invvar: Any) -> tuple:
     """Return (x - mean) invvar weight + bias, in the parameters' dtype. mean, invvar: (n1,); mean None for RMSNorm."""
-    return repeated(_normalised, (x, weight, bias, mean, invvar))[0]
-
-
-def _normalised(backend: Backend, tensors: Sequence[Any]) -> tuple:
-    x, weight, bias, mean, invvar = tensors
     n1, n2 = x.shape
     problem = ForwardProblem(
         backend.operand(x, (n1, n2)),
@@ -103,7 +117,7 @@ def _normalised(backend: Backend, tensors: Sequence[Any]) -> tuple:
     )
     plan = _planned(forward_rows.plan, problem, problem.x)
     _run(plan, plan.work[2:], backend, problem)
-    return (backend.give_back(problem.output, (n1, n2)),)
+    return ((problem.output, (n1, n2)),)
 
 
 class ShardedBackward(NamedTuple):
@@ -125,37 +139,34 @@ class ShardedBackward(NamedTuple):
 
     def message(self) -> Any:
         """Return this rank's message."""
-        (sums,) = repeated(_sums, self[:6], *self[6:])
+        (sums,) = _sums(*self)
         return sums[1] if self.rms else sums.view(-1)
 
     def gradients(self, means: Any) -> Sequence[Any]:
         """Return (grad_input, grad_weight, grad_bias). means: of `means_of`."""
-        return repeated(_gradients, (*self[:6], means), *self[6:])
+        return _gradients(means, *self)
 
 
-def _sums(backend: Backend, tensors: Sequence[Any], *options: Any) -> tuple:
+@replayed(6)
+def _sums(backend: Backend, *call: Any) -> tuple:
     """Return Σ g and Σ g x̂ of each row, (2, n1), over this rank's columns. RMSNorm's first sums are 0."""
-    problem = _problem(backend, tensors, *options)
+    problem = _problem(backend, ShardedBackward(*call))
     problem = replace(problem, grad_input=problem.saved, grad_weight=problem.weight, grad_bias=problem.bias)  # not used
     plan = _planned(backward_rows.plan, problem, problem.saved)
     means = backend.empty((2, problem.saved.shape[0]), FLOAT32)
     # The step's second kernel multiplies the sums by a factor to make means: by 1 they stay sums.
     _run(plan, plan.work[:2], backend, problem, means=means, factor=np.float32(1))
-    return (backend.give_back(means, means.shape),)
+    return ((means, means.shape),)
 
 
-def means_of(messages: Any, count: Any, rms: bool) -> Any:
+@replayed(2)
+def means_of(backend: Backend, messages: Any, count: Any, rms: bool) -> tuple:
     """Return the means of g and of g x̂, (2, sets), from all ranks' messages for the backward, which are overwritten.
 
     messages: (ranks, sums). count: (1,), of `Statistics`.
     """
-    return repeated(_means_of, (messages, count), rms)[0]
-
-
-def _means_of(backend: Backend, tensors: Sequence[Any], rms: bool) -> tuple:
-    messages, count = tensors
     means = launch_means(backend, backend.operand(messages, messages.shape), backend.operand(count, (1,)), None, rms)
-    return (backend.give_back(means, means.shape),)
+    return ((means, means.shape),)
 
 
 def launch_means(backend: Backend, messages: Any, count: Any, weight: Any, rms: bool) -> Any:
@@ -166,60 +177,42 @@ def launch_means(backend: Backend, messages: Any, count: Any, weight: Any, rms: 
     return means
 
 
-def _gradients(backend: Backend, tensors: Sequence[Any], *options: Any) -> tuple:
-    """Return (grad_input, grad_weight, grad_bias). The last tensor is `means`."""
-    problem = _problem(backend, tensors[:-1], *options)
+@replayed(7)
+def _gradients(backend: Backend, means: Any, *call: Any) -> tuple:
+    """Return (grad_input, grad_weight, grad_bias)."""
+    held, given = backend.operand(means, means.shape), ShardedBackward(*call)
+    problem = _problem(backend, given)
     n1, n2 = problem.saved.shape
-    parameters, input_dtype = problem.grad_output.dtype, options[-1]
+    parameters = problem.grad_output.dtype
     problem = replace(
         problem,
-        grad_input=backend.empty((n1, n2), FLOATS[input_dtype]),
+        grad_input=backend.empty((n1, n2), FLOATS[given.input_dtype]),
         grad_weight=None if problem.weight is None else backend.empty((n2,), parameters),
         grad_bias=None if problem.bias is None else backend.empty((n2,), parameters),
     )
     plan = _planned(backward_rows.plan, problem, problem.saved)
-    _run(plan, plan.work[2:], backend, problem, means=backend.operand(tensors[-1], (2, n1)))
-    results = (problem.grad_input, (n1, n2)), (problem.grad_weight, (n2,)), (problem.grad_bias, (n2,))
-    return tuple(backend.give_back(one, shape) for one, shape in results)
+    _run(plan, plan.work[2:], backend, problem, means=held)
+    return (problem.grad_input, (n1, n2)), (problem.grad_weight, (n2,)), (problem.grad_bias, (n2,))
 
 
-def _problem(
-    backend: Backend, tensors: Sequence[Any], eps: float, rms: bool, memory_efficient: bool, _input_dtype: str
-) -> BackwardProblem:
-    """Return the operands of a backward without its results. The arguments are those of `ShardedBackward`, in order."""
-    grad_output, saved, invvar, weight, bias, mean = tensors
-    n1, n2 = saved.shape
-    operand = backend.operand
+def _problem(backend: Backend, call: ShardedBackward) -> BackwardProblem:
+    """Return the operands of a backward without its results."""
+    (n1, n2), operand = call.saved.shape, backend.operand
     # The order of the calls of `operand` is that of the tensors: a cached launch tells them apart by it.
     return BackwardProblem(
-        grad_output=operand(grad_output, (n1, n2)),
-        saved=operand(saved, (n1, n2)),
-        invvar=operand(invvar, (n1,)),
-        weight=operand(weight, (n2,)),
-        bias=operand(bias, (n2,)),
-        mean=operand(mean, (n1,)),
-        eps=checks.rounded_eps(eps, "float32"),
-        rms=rms,
-        memory_efficient=memory_efficient,
+        grad_output=operand(call.grad_output, (n1, n2)),
+        saved=operand(call.saved, (n1, n2)),
+        invvar=operand(call.invvar, (n1,)),
+        weight=operand(call.weight, (n2,)),
+        bias=operand(call.bias, (n2,)),
+        mean=operand(call.mean, (n1,)),
+        eps=checks.rounded_eps(call.eps, "float32"),
+        rms=call.rms,
+        memory_efficient=call.memory_efficient,
         grad_input=None,
         grad_weight=None,
         grad_bias=None,
     )
-
-
-def repeated(run: Callable[..., tuple], tensors: Sequence[Any], *options: Any) -> tuple:
-    """Return run(backend, tensors, *options), or what the cached launches of such a call return.
-
-    run: asks the backend for the tensors that are not None as operands, once each and in their order, and returns what
-    the backend has given back. options: hashable.
-    """
-    key, pointers = replay.signature(tensors, (), 0.0, run.__qualname__, run.__module__, *options)
-    cached = replay.find(key)
-    if cached:
-        return cached(pointers)
-    named = {f"tensor {number}": tensor for number, tensor in enumerate(tensors)}
-    backend = replay.caching(backend_of({"tensor 0": tensors[0]}, named), key, pointers)
-    return replay.keep(backend, *run(backend, tensors, *options))
 
 
 def _planned(planner: Any, problem: Any, operand: Any) -> Plan:

@@ -5,7 +5,6 @@
 x, the output and their gradients have the axes of `View.as_stored`. `host.replay` caches launches for repeated calls.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,75 +14,66 @@ from normlab.host import sharded
 from normlab.host.arrays import FLOATS, Backend, dtype_name
 from normlab.host.checks import statistics_dtype
 from normlab.host.family import View
-from normlab.host.sharded import Statistics, repeated
+from normlab.host.sharded import replayed
 from normlab.kernels import family as kernels
 from normlab.kernels.family.merge import launch_message, launch_sums
 
 
-def channels_message(x: Any, view: View) -> Any:
+@replayed(1)
+def channels_message(backend: Backend, x: Any, view: View) -> tuple:
     """Return this rank's message for the forward: the moments of its channels, in accumulator precision."""
-    return repeated(_channels_message, (x,), view)[0]
-
-
-def _channels_message(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
-    call = _Call.of(backend, view, tensors[0])
+    call = _Call.of(backend, view, x)
     pieces, message = call.empty((3, call.walked.pieces.size)), call.empty((1 + 2 * call.sets.total,))
     call.walked.launch_moments(backend.launch, call.x, pieces)
     launch_message(backend.launch, pieces, call.walked.pieces, message)
-    return (backend.give_back(message, message.shape),)
+    return ((message, message.shape),)
 
 
-def channels_output(x: Any, view: View, messages: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Statistics]:
-    """Return this rank's samples of the output, and the statistics of all ranks' samples.
+@replayed(4)
+def channels_output(backend: Backend, messages: Any, x: Any, weight: Any, bias: Any, view: View, eps: float) -> tuple:
+    """Return this rank's samples of the output, then the fields of `Statistics` of all ranks' samples.
 
     messages: of all ranks, overwritten. weight, bias: (C,), each may be None.
     """
-    output, *found = repeated(_channels_output, (messages, x, weight, bias), view, float(eps))
-    return output, Statistics(*found)
-
-
-def _channels_output(backend: Backend, tensors: Sequence[Any], view: View, eps: float) -> tuple:
-    messages, x, *parameters = tensors
     held = backend.operand(messages, messages.shape)
     call = _Call.of(backend, view, x)
-    weight, bias = map(call.of_channels, parameters)
+    gamma, beta = call.of_channels(weight), call.of_channels(bias)
     found = sharded.launch_statistics(backend, held, eps, rms=False, variance=True)
     output = backend.empty(call.sets.shape, FLOATS[dtype_name(x)])
-    call.walked.launch_output(backend.launch, call.x, found.mean, found.invvar, weight, bias, output)
-    return backend.give_back(output, view.stored_shape), *(backend.give_back(one, one.shape) for one in found)
+    call.walked.launch_output(backend.launch, call.x, found.mean, found.invvar, gamma, beta, output)
+    return (output, view.stored_shape), *((one, one.shape) for one in found)
 
 
-def channels_sums(grad_output: Any, x: Any, view: View, mean: Any, invvar: Any) -> Any:
+@replayed(4)
+def channels_sums(backend: Backend, x: Any, grad_output: Any, mean: Any, invvar: Any, view: View) -> tuple:
     """Return this rank's message for the backward: Σ dy and Σ dy x̂ of each channel, (2, C), in accumulator precision.
 
     mean, invvar: (C,), of all ranks' samples.
     """
-    return repeated(_channels_sums, (x, grad_output, mean, invvar), view)[0]
-
-
-def _channels_sums(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
-    x, grad_output, mean, invvar = tensors
     call = _Call.of(backend, view, x, grad_output)
     pieces, sums = call.empty((2, call.walked.pieces.size)), call.empty((2, call.sets.total))
     held = call.of_channels(mean), call.of_channels(invvar)
     call.walked.launch_sums(backend.launch, call.grad_output, call.x, *held, pieces)
     launch_sums(backend.launch, pieces, call.walked.pieces.by_channel(), None, 1, *_lines(sums))
-    return (backend.give_back(sums, sums.shape),)
+    return ((sums, sums.shape),)
 
 
+@replayed(7)
 def channels_gradient(
-    grad_output: Any, x: Any, view: View, messages: Any, count: Any, mean: Any, invvar: Any, weight: Any
-) -> Any:
+    backend: Backend,
+    messages: Any,
+    count: Any,
+    weight: Any,
+    x: Any,
+    grad_output: Any,
+    mean: Any,
+    invvar: Any,
+    view: View,
+) -> tuple:
     """Return this rank's samples of the gradient of x: (g - mean(g) - x̂ mean(g x̂)) invvar, where g = dy weight.
 
     messages: (ranks, 2 C), of all ranks, overwritten. count: (1,), of `Statistics`. weight: (C,) or None.
     """
-    tensors = messages, count, weight, x, grad_output, mean, invvar
-    return repeated(_channels_gradient, tensors, view)[0]
-
-
-def _channels_gradient(backend: Backend, tensors: Sequence[Any], view: View) -> tuple:
-    messages, count, weight, x, grad_output, mean, invvar = tensors
     held, size = backend.operand(messages, messages.shape), backend.operand(count, (1,))
     gamma = backend.operand(weight, (view.shape[1],))
     call = _Call.of(backend, view, x, grad_output)
@@ -93,7 +83,7 @@ def _channels_gradient(backend: Backend, tensors: Sequence[Any], view: View) -> 
     wanted = grad_input, None, None
     operands = kernels.Gradients(call.sets, call.grad_output, call.x, *statistics, gamma, True, *wanted)
     call.walked.launch_gradient(backend.launch, operands, *_lines(means))
-    return (backend.give_back(grad_input, view.stored_shape),)
+    return ((grad_input, view.stored_shape),)
 
 
 def _lines(array: Any) -> tuple[Any, Any]:

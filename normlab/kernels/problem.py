@@ -1,7 +1,7 @@
 """What a step is asked to do: the operands with their arrays, or a `Problem`, which describes them without any."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -297,6 +297,13 @@ class Problem:
             grad_input=array(shape, t), grad_weight=weight, grad_bias=bias, grad_residual=residual, grad_gate=gate,
             **extras,
         )  # fmt: skip
+
+
+def with_arrays(described: Any, eps: float, array: Callable[[str, DeviceArray], Any]) -> Any:
+    """Return what a step's `described` returned, with `array(name, like)` for each array `like`, and with this eps."""
+    arrays = {name: array(name, one) for name, one in vars(described).items() if isinstance(one, DeviceArray)}
+    numbers = {"eps": described.eps.dtype.type(eps)} if hasattr(described, "eps") else {}
+    return replace(described, **arrays, **numbers)
 
 
 def one_of(name: str, value: object, allowed: Collection[str]) -> None:

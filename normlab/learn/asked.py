@@ -2,15 +2,8 @@
 
 from typing import Any
 
-from normlab.kernels import BEST, LADDERS, add_norm, gated_norm, modulated_norm
+from normlab.kernels import add_norm, gated_norm, modulated_norm
 from normlab.kernels.problem import one_of
-
-
-def step_of(ladder: str, step: str | None) -> Any:
-    """Return the step of a ladder by its name, or the best one for None; raise ValueError if there is none."""
-    wanted = BEST.get(ladder, "batch") if step is None else step
-    one_of(f"step of the {ladder} ladder", wanted, [known.name for known in LADDERS[ladder]])
-    return next(known for known in LADDERS[ladder] if known.name == wanted)
 
 
 def step_with(extras: dict[str, Any], ladder: str, step: str | None) -> Any:

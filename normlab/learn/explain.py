@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from normlab import engine
+from normlab.host.checks import step_of
 from normlab.kernels import LADDERS, Device, Plan, Problem
 from normlab.kernels.cost import Cost, moved, predict
 from normlab.kernels.family.passes import ImageProblem
 from normlab.kernels.plan import DEVICES, Refusal, View, Work
 from normlab.kernels.problem import one_of
 from normlab.kernels.sgemm.product import ProductProblem
-from normlab.learn.asked import refuse, step_of, step_with
+from normlab.learn.asked import refuse, step_with
 from normlab.learn.sections import (
     byte_lines,
     device_line,
@@ -91,7 +92,9 @@ def explain(
     one_of("ladder", ladder, LADDERS)
     extras: dict[str, Any] = {"residual": residual, "gate": gate, "heads": heads, "samples": samples, "offset": offset}
     asked = {name: value for name, value in extras.items() if value}
-    chosen = step_with(asked, ladder, step) if asked else step_of(ladder, step)
+    if ladder == "family" and step is None:
+        step = "batch"
+    chosen: Any = step_with(asked, ladder, step) if asked else step_of(ladder, step)
     problem: Any
     if ladder != "family":
         refuse(ladder, shape=shape)

@@ -5,7 +5,7 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -41,7 +41,8 @@ def show(grids: list[Grid], below: list[str], console: Console | None = None) ->
                 table.add_column(name, justify="left" if name in WORDS else "right", no_wrap=narrow is None)
             for row in part.rows:
                 table.add_row(*(Text(cell, style="bold red" if cell == "wrong" else "") for cell in row))
-            console.width = width if narrow else max(width, console.measure(table, options=_widest(console)).maximum)
+            wide = console.options.update(width=WIDEST)
+            console.width = width if narrow else max(width, console.measure(table, options=wide).maximum)
             print_stripped(table, console)
     for line in below:
         console.print(line, style="dim", markup=False, highlight=False, width=width)
@@ -67,10 +68,6 @@ def parts(grid: Grid, width: int) -> list[Grid]:
         head, *rows = [[row[place] for place in (*range(key), *columns)] for row in (grid.head, *grid.rows)]
         found.append(Grid("continued" if number else grid.title, head, rows))
     return found
-
-
-def _widest(console: Console) -> ConsoleOptions:
-    return console.options.update(width=WIDEST)
 
 
 def print_stripped(shown: RenderableType, console: Console) -> None:

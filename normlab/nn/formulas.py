@@ -108,6 +108,12 @@ def normalised_from_input(x: Tensor, mean: Statistic, invvar: Tensor) -> Tensor:
     return (x if mean is None else x - mean) * invvar
 
 
+def affine(xhat: Tensor, gamma: Parameter, beta: Parameter) -> Tensor:
+    """Return x̂ gamma + beta; an absent parameter changes nothing."""
+    scaled = xhat if gamma is None else xhat * gamma
+    return scaled if beta is None else scaled + beta
+
+
 def normalised_from_output(
     output: Tensor, gamma: Parameter, beta: Parameter, eps: float, shape: Shape, kept: Kept | None
 ) -> tuple[Tensor, Tensor]:

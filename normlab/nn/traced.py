@@ -17,6 +17,7 @@ from torch import Tensor
 
 from normlab.nn.formulas import (
     accumulator,
+    affine,
     composed_gradients,
     in_dtypes,
     normalised_from_input,
@@ -77,11 +78,8 @@ def computed(
     """Return (output, invvar)."""
     values = to(x, accumulator(x.dtype))
     mean, invvar = statistics(values, shape, eps, rms)
-    output = normalised_from_input(values, mean, invvar)
-    if weight is not None:
-        output = output * (to(weight, values.dtype) + offset)
-    if bias is not None:
-        output = output + to(bias, values.dtype)
+    gamma = None if weight is None else to(weight, values.dtype) + offset
+    output = affine(normalised_from_input(values, mean, invvar), gamma, to(bias, values.dtype))
     return to(output, output_dtype(x, weight, bias)), invvar
 
 

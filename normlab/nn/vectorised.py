@@ -15,6 +15,7 @@ from normlab.kernels.exact.spread import LARGE, SMALL
 from normlab.nn import blocks
 from normlab.nn.formulas import (
     accumulator,
+    affine,
     composed_gradients,
     in_dtypes,
     normalised_from_input,
@@ -54,12 +55,8 @@ def composed(x: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: f
     """Return the output alone, by operations that every transform of torch.func knows."""
     wide = accumulator(x.dtype)
     values = x.to(wide)
-    output = normalised_from_input(values, *statistics(values, shape, eps, rms))
-    if weight is not None:
-        output = output * weight
-    if bias is not None:
-        output = output + bias
-    return output.to(output_dtype(x, weight, bias))
+    xhat = normalised_from_input(values, *statistics(values, shape, eps, rms))
+    return affine(xhat, weight, bias).to(output_dtype(x, weight, bias))
 
 
 def columns_at_risk(

@@ -6,7 +6,7 @@ import torch
 from normlab.bench.check import Check
 from normlab.bench.commands import left_out
 from normlab.bench.contenders import Ours, load_peers, ours
-from normlab.bench.norm import ahead, best_peer, compete, enter, own, until_interrupted
+from normlab.bench.norm import ahead, best_peer, compete, enter, measured, own
 from normlab.bench.problem import DIRECTIONS, Problem, problems
 from normlab.measure.timing import Spread
 
@@ -72,7 +72,7 @@ def test_what_was_measured_before_an_interruption_is_kept(stopwatch):
     assert left_out(rows, wanted) == {"left_out": 1}
     assert left_out(wanted, wanted) == {}
     with pytest.raises(KeyboardInterrupt):  # there is nothing to keep
-        until_interrupted(wanted, lambda problem: advance([1, 1]), advance)
+        measured(wanted, lambda problem: advance([1, 1]), advance)
 
 
 @pytest.mark.parametrize(

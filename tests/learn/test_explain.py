@@ -200,7 +200,7 @@ def test_it_is_at_the_top_level_and_needs_no_driver():
         ({"norm": "batch"}, "norm must be one of layer, rms, got 'batch'"),
         ({"dtype": "int8"}, "dtype must be one of float16, bfloat16, float32, float64, got 'int8'"),
         ({"device": "tpu"}, "device must be one of here, h200, h100"),
-        ({"step": "quick"}, "step of the forward ladder must be one of thread_per_row"),
+        ({"step": "quick"}, "unknown step 'quick' of the forward ladder; known: thread_per_row"),
         ({"n1": 0}, "n1 must be a whole number and at least 1, got 0"),
         ({"n2": 2.5}, "n2 must be a whole number and at least 1, got 2.5"),
         ({"m": 3}, "the forward ladder does not take m, got m=3"),

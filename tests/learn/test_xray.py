@@ -110,7 +110,7 @@ def test_the_fast_steps_read_x_once_16_bytes_a_lane():
 def test_the_sgemm_ladder_is_a_table_and_a_step_is_shown_line_by_line(monkeypatch):
     assert xray.steps_of("sgemm")[1] == list(LADDERS["sgemm"])
     few = [step for step in LADDERS["sgemm"] if step.name in ("coalesced", "pipelined")]  # quick, and with shared_bytes
-    monkeypatch.setitem(xray.STEPS, "sgemm", tuple(few))
+    monkeypatch.setitem(LADDERS, "sgemm", tuple(few))
     done = run("sgemm", "--shape", "32x32x8")
     assert done.exit_code == 0, done.output
     assert "SGEMM, (32, 8) times (8, 32) float32" in done.stdout
@@ -207,7 +207,7 @@ def test_html_writes_a_page_for_every_launch(tmp_path):
         (["forward", "--recompute"], "--recompute is for the backward ladder, not for 'forward'"),
         (["forward/apex", "--shape", "2x8", "--html", "/nowhere/x.html"], "/nowhere"),
         (["sgemm/fast"], "unknown step 'fast' of the sgemm ladder; known: naive, coalesced"),
-        (["family/layer"], "unknown pass 'layer' of the family; known: batch, instance, group, batch_backward"),
+        (["family/layer"], "unknown step 'layer' of the family ladder; known: batch, instance, group, batch_backward"),
         (["sgemm", "--shape", "64x64"], "a shape is M x N x K, such as 128x128x32, each at least 1; got '64x64'"),
         (["family", "--shape", "64"], "a shape is N x C x H x W, such as 2x8x16x16, each at least 1; got '64'"),
         (["sgemm", "--dtype", "float16"], "--dtype is no option of 'sgemm'"),

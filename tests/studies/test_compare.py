@@ -122,12 +122,12 @@ def test_what_is_not_run_twice_would_give_the_same_again():
 
 
 def test_a_backward_that_does_not_use_what_was_kept_exceeds_its_bound(monkeypatch):
-    real = passes.norms.layer_norm_backward
+    real = passes.norms.backward
 
-    def without_kept(*args, memory_efficient, kept, **rest):
-        return real(*args, memory_efficient=bool(memory_efficient), **rest)
+    def without_kept(call):
+        return real(call._replace(memory_efficient=bool(call.memory_efficient), kept=None))
 
-    monkeypatch.setattr(passes.norms, "layer_norm_backward", without_kept)
+    monkeypatch.setattr(passes.norms, "backward", without_kept)
     verdict = compared(bundled()[2], rows=3).verdict
     assert verdict.kind == "bound_exceeded"
     assert "BOUND EXCEEDED: grad_input (exact) is off by " in verdict.sentence

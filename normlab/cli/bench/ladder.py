@@ -48,7 +48,7 @@ def bench_ladder(
                 raise ValueError(f"--{option} is no option of the {ladder} ladder")
         if ladder == SGEMM:
             multiplied = product.Size(*choices.sizes("--size", size))
-            measured(partial(commands.sgemm, multiplied), commands.sgemm_steps(), ladder, json_file)
+            measured(partial(commands.sgemm, multiplied), commands.steps(ladder), ladder, json_file)
             return
         (wanted,) = problem.problems(
             [choices.one("--norm", norm, problem.NORMS)],
@@ -58,4 +58,4 @@ def bench_ladder(
             [choices.count("--n2", n2)],
             choices.count("--elements", elements),
         )
-        measured(partial(commands.ladder, wanted), commands.steps(wanted), ladder, json_file)
+        measured(partial(commands.ladder, wanted), commands.steps(ladder), ladder, json_file)

@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from normlab.host.checks import product_step, step_of
+from normlab.host.checks import step_of
 from normlab.kernels import LADDERS
-from normlab.learn.xray.family import PASSES, FamilyProblem
+from normlab.learn.xray.family import FamilyProblem
 from normlab.learn.xray.norms import NormProblem
 from normlab.learn.xray.products import ProductProblem
 from normlab.learn.xray.show import as_json, save, show
@@ -26,7 +26,6 @@ __all__ = [
     "steps_of",
 ]
 
-STEPS: dict[str, tuple[Any, ...]] = {**LADDERS, "family": PASSES}
 SHAPES = {"sgemm": ("M x N x K", "128x128x32", 3), "family": ("N x C x H x W", "2x8x16x16", 4)}
 ROWS = ("rows x columns", "8x256", 2)  # of any other
 
@@ -34,20 +33,15 @@ ROWS = ("rows x columns", "8x256", 2)  # of any other
 def steps_of(name: str) -> tuple[str, list[Any]]:
     """Return ladder and steps that "LADDER" or "LADDER/STEP" names; raises ValueError for one that is not there."""
     ladder, slash, step = name.partition("/")
-    if ladder not in STEPS:
-        raise ValueError(f"unknown ladder {ladder!r}: choose one of {', '.join(STEPS)}")
+    if ladder not in LADDERS:
+        raise ValueError(f"unknown ladder {ladder!r}: choose one of {', '.join(LADDERS)}")
     if slash and not step:
         raise ValueError(
-            f"{name!r} names no step: {ladder!r} alone means all of them, and {ladder}/{STEPS[ladder][0].name} one"
+            f"{name!r} names no step: {ladder!r} alone means all of them, and {ladder}/{LADDERS[ladder][0].name} one"
         )
     if not step:
-        return ladder, list(STEPS[ladder])
-    if ladder == "family":
-        names = [one.name for one in PASSES]
-        if step not in names:
-            raise ValueError(f"unknown pass {step!r} of the family; known: {', '.join(names)}")
-        return ladder, [PASSES[names.index(step)]]
-    return ladder, [product_step(step) if ladder == "sgemm" else step_of(ladder, step)]
+        return ladder, list(LADDERS[ladder])
+    return ladder, [step_of(ladder, step)]
 
 
 def problem_of(

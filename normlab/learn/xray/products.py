@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from normlab.kernels import Product, ProductStep
-from normlab.learn.xray.traced import SLOWER, Recorder, StepTrace
+from normlab.kernels import ProductStep
+from normlab.kernels.sgemm import product as problems
+from normlab.learn.xray.traced import SLOWER, StepTrace, traced
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,4 @@ class ProductProblem:
 
     def trace(self, step: ProductStep) -> StepTrace:
         """Return a step's launch on fresh random data, traced."""
-        rng = np.random.default_rng(0)
-        a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((self.m, self.k), (self.k, self.n)))
-        launch = Recorder()
-        output = np.empty((self.m, self.n), np.float32)
-        step.run(launch, None, Product(np.float32(1), a, b, np.float32(0), None, output))
-        return launch.of(step)
+        return traced(step, problems.ProductProblem(self.m, self.n, self.k).described())

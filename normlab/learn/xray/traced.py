@@ -4,15 +4,18 @@ A step of `normlab.kernels` launches its kernels through a function that its cal
 `Recorder`, which runs each kernel in the simulator and keeps its trace. `norms`, `family` and `products` use it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from normlab.kernels.problem import with_arrays
 from normlab.sim import Trace, trace
 from normlab.sim.tracing import Counts
 
+EPS = 1e-5
+RESULTS = ("grad_input", "grad_weight", "grad_bias")  # of a backward
 SLOWER = 5  # used to predict times: a traced kernel takes at most so many times as long as a simulated one
 
 
@@ -41,11 +44,12 @@ class StepTrace:
 class Recorder:
     """A step's `launch` function: runs every kernel in the simulator, and keeps its trace.
 
-    named: name → result array, so that `StepTrace.results` can say which launch has which result among its arguments.
+    operands: of the step. `StepTrace.results` says which launch has which gradient of them among its arguments.
     """
 
-    def __init__(self, named: Mapping[str, Any] | None = None):
-        self.named = {id(array): name for name, array in (named or {}).items() if array is not None}
+    def __init__(self, operands: Any):
+        results = {name: getattr(operands, name, None) for name in RESULTS}  # a forward has none of them
+        self.named = {id(array): name for name, array in results.items() if array is not None}
         self.traces: list[Trace] = []
         self.results: list[str] = []
 
@@ -77,6 +81,26 @@ class Problem(Protocol):
     def trace(self, step: Any) -> StepTrace:
         """Return a step's launches on fresh random data, traced."""
         ...
+
+
+def with_random_arrays(described: Any) -> Any:
+    """Return described operands with random arrays, the same at every call; each mean is 0 and each invvar 1."""
+    random = np.random.default_rng(0)
+
+    def array(name: str, like: Any) -> np.ndarray:
+        if name in ("mean", "invvar"):
+            return np.full(like.shape, 0 if name == "mean" else 1, like.dtype)
+        return random.normal(size=like.shape).astype(like.dtype)
+
+    return with_arrays(described, EPS, array)
+
+
+def traced(step: Any, described: Any) -> StepTrace:
+    """Return a step's launches on random data, traced."""
+    operands = with_random_arrays(described)
+    launch = Recorder(operands)
+    step.run(launch, Scratch, operands)
+    return launch.of(step)
 
 
 class Scratch:

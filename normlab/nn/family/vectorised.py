@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normlab.nn.family.norms import Given, Norm
-from normlab.nn.formulas import accumulator
+from normlab.nn.formulas import accumulator, affine
 from normlab.nn.private import batched, unsafe_view
 from normlab.nn.shapes import Gradients, Parameter
 
@@ -26,11 +26,7 @@ def forward(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     if norm.own and running_mean is not None and running_var is not None and x.numel():
         update(values, mean, variance, momentum, running_mean, running_var)
     invvar = (variance + eps).rsqrt()
-    output = normalised(values, mean, invvar)
-    if weight is not None:
-        output = output * along(weight, values)
-    if bias is not None:
-        output = output + along(bias, values)
+    output = scaled(values, mean, invvar, weight, bias)
     return unsafe_view(output, x.shape).to(x.dtype), mean, invvar  # no view: may be written to
 
 
@@ -92,6 +88,13 @@ def backward(
 def normalised(values: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:
     """Return x̂ = (x - mean) invvar."""
     return (values - column(mean, values)) * column(invvar, values)
+
+
+def scaled(values: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Parameter) -> Tensor:
+    """Return x̂ weight + bias of a split tensor."""
+    gamma = None if weight is None else along(weight, values)
+    beta = None if bias is None else along(bias, values)
+    return affine(normalised(values, mean, invvar), gamma, beta)
 
 
 def column(statistic: Tensor, values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normlab.nn import engines
 from normlab.nn.gated_norm import launched, vectorised
-from normlab.nn.gated_norm.how import GateHow, GateSaved
+from normlab.nn.gated_norm.vectorised import GateHow, GateSaved
 from normlab.nn.private import backward_form, direct_apply
 from normlab.nn.shapes import Parameter
 

@@ -14,7 +14,7 @@ from normlab.host.gated_norm import check_options
 from normlab.nn import checks
 from normlab.nn.dtypes import parameters_in_autocast
 from normlab.nn.gated_norm import autograd, operators, vectorised
-from normlab.nn.gated_norm.how import GateHow
+from normlab.nn.gated_norm.vectorised import GateHow
 from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
 from normlab.nn.shapes import Parameter
 

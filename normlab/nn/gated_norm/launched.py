@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from normlab.host.gated_norm import gated_rms_norm_backward, gated_rms_norm_forward
-from normlab.nn.gated_norm.how import GateHow, GateSaved
+from normlab.nn.gated_norm.vectorised import GateHow, GateSaved
 from normlab.nn.launched import world
 from normlab.nn.shapes import Parameter
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normlab.nn.formulas import accumulator, output_dtype, present
 from normlab.nn.gated_norm.autograd import by_operator, chosen, gradients
-from normlab.nn.gated_norm.how import GateHow, GateSaved
+from normlab.nn.gated_norm.vectorised import GateHow, GateSaved
 from normlab.nn.shapes import Parameter
 
 

@@ -3,13 +3,31 @@
 The formulas are those of `normlab.stages.gate`, over whole tensors in accumulator precision. All are differentiable.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
 from normlab.nn.formulas import accumulator, clamp_by_magnitude, column, outer, output_dtype, statistics, summed, to
-from normlab.nn.gated_norm.how import GateHow, GateSaved
 from normlab.nn.shapes import Parameter
+
+
+class GateHow(NamedTuple):
+    """What a forward and its backward need beside tensors."""
+
+    eps: float
+    norm_before_gate: bool
+    memory_efficient: bool
+
+
+class GateSaved(NamedTuple):
+    """What a backward gets of its forward. tensor: x, or with memory_efficient the output."""
+
+    tensor: Tensor
+    gate: Tensor
+    invvar: Tensor
+    weight: Parameter
 
 
 def forward(x: Tensor, gate: Tensor, weight: Parameter, how: GateHow) -> tuple[Tensor, Tensor]:

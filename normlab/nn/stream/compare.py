@@ -58,7 +58,7 @@ def _compared_with_stand_ins(layer: Any, fused: Any, norms: tuple[str, ...]) -> 
     Only the layer's code knows whether a module returns a tensor or a tuple. With the wrong one the layer raises an
     error, or adds tensors of two shapes, which no fused call takes. So one combination must have all calls fused.
     """
-    others = [name for name, child in layer.named_children() if name not in norms and _has_parameters(child)]
+    others = [name for name, child in layer.named_children() if name not in norms and list(child.parameters())]
     reasons: list[str] = []
     holds = False
     for extras in itertools.product((0, 1, 2), repeat=len(others)):
@@ -91,10 +91,6 @@ def _become(layer: Any, kind: Any) -> Any:
     copied = copy.deepcopy(layer)
     copied.__class__ = kind
     return copied
-
-
-def _has_parameters(module: torch.nn.Module) -> bool:
-    return any(True for _ in module.parameters())
 
 
 def _copied(layer: Any, extras: dict[str, int]) -> Any:

@@ -13,9 +13,7 @@ replaced.
 """
 
 import ast
-import linecache
 import operator
-from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Any, cast
@@ -26,7 +24,7 @@ from normlab.sim.language.arithmetic import OPERATORS, int64s
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar
-from normlab.sim.language.source import parsing
+from normlab.sim.language.source import definitions_in, first_line, functions_in, parsing, source_of
 from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
 PREFIX = "_simulated_"
@@ -95,7 +93,7 @@ def function_tree(code: CodeType) -> ast.FunctionDef | None:
 
 def _recompiled(code: CodeType, marks: Marks, types: FileTypes) -> tuple[CodeType, ast.FunctionDef | None]:
     """Return `code` with its operators as calls, and its tree; as it is when its source is missing or has changed."""
-    source = "".join(linecache.getlines(code.co_filename))
+    source = source_of(code.co_filename)
     try:
         part = _part_of(source, code.co_firstlineno)
         # The whole file, where the part does not do: a module's name imported under a condition is compiled otherwise.
@@ -126,14 +124,9 @@ def _part_of(source: str, line: int) -> str:
 def _statements(source: str) -> list[tuple[int, int, bool]]:
     """Return of each statement of a file its first and its last line, and whether it is an import."""
     return [
-        (_first_line(node), node.end_lineno or node.lineno, isinstance(node, (ast.Import, ast.ImportFrom)))
+        (first_line(node), node.end_lineno or node.lineno, isinstance(node, (ast.Import, ast.ImportFrom)))
         for node in ast.parse(source).body
     ]
-
-
-def _first_line(node: ast.stmt) -> int:
-    """Return a statement's first line: a function's code begins at its first decorator."""
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
 
 
 @lru_cache(maxsize=4096)  # a module that is imported again finds the same codes, and what others have made of them
@@ -148,21 +141,13 @@ def _compiled(filename: str, source: str, marks: Marks, types: FileTypes) -> dic
     for mark in marks:
         tree = mark().visit(tree)
     safe = compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)
-    trees = {(node.name, _first_line(node)): node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    trees = definitions_in(tree)
     found: dict[tuple[str, int], list[tuple]] = {}
     # No rewrite adds or removes a function, so both compilations have the same functions in the same order.
-    for one, other in zip(_functions(plain), _functions(safe), strict=True):
+    for one, other in zip(functions_in(plain), functions_in(safe), strict=True):
         entry = one, _with_typed_numbers(other), trees.get((one.co_name, one.co_firstlineno))
         found.setdefault((one.co_qualname, one.co_firstlineno), []).append(entry)
     return found
-
-
-def _functions(code: CodeType) -> Iterator[CodeType]:
-    """Walk through the code objects inside `code`."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield constant
-            yield from _functions(constant)
 
 
 def _same(one: CodeType, other: CodeType) -> bool:

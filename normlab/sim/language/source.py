@@ -1,8 +1,10 @@
 """Find the source lines of a kernel's instructions, in files and in notebook cells."""
 
+import ast
 import linecache
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -15,6 +17,38 @@ NOWHERE: Position = (None, None, None, None)
 NO_SOURCE = "(source not available)"
 parsing = threading.RLock()
 """Held while a syntax tree is made or compiled: in two threads at once, CPython 3.11 raises SystemError."""
+
+
+def source_of(file: str) -> str:
+    """Return the text of a file or a notebook cell; "" if it cannot be read."""
+    return "".join(linecache.getlines(file))
+
+
+def tree_of(source: str) -> ast.Module:
+    """Return the syntax tree of a file's text; an empty one if it is no Python, as a notebook cell with magics."""
+    try:
+        with parsing:
+            return ast.parse(source)
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def first_line(node: Any) -> int:
+    """Return a statement's first line: a function's code begins at its first decorator."""
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+
+
+def definitions_in(tree: ast.AST) -> dict[tuple[str, int], ast.FunctionDef]:
+    """Return the functions that a syntax tree defines, by name and first line, as their code has them."""
+    return {(node.name, first_line(node)): node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def functions_in(code: CodeType) -> Iterator[CodeType]:
+    """Walk through the code objects inside `code`."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from functions_in(constant)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,11 @@
 """Find loops that only wait: `while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass`, and what decides how long loops run."""
 
 import ast
-import linecache
 from functools import cache, lru_cache
 from types import CodeType
 
 from normlab.sim.language.operators import function_tree
-from normlab.sim.language.source import parsing, position_of
+from normlab.sim.language.source import position_of, source_of, tree_of
 
 Position = tuple[int, int]  # line and column, in bytes, at which an expression begins
 LEAVING = (ast.Break, ast.Return)
@@ -17,8 +16,7 @@ IDLE = ("nanosleep", "threadfence", "threadfence_block", "threadfence_system", "
 def in_spin(code: CodeType, instruction: int) -> bool:
     """Return whether the instruction at byte offset `instruction` decides if a loop that only waits goes on."""
     line, _, column, _ = position_of(code, instruction)
-    source = "".join(linecache.getlines(code.co_filename))
-    return (line, column) in _spins(source)
+    return (line, column) in _spins(source_of(code.co_filename))
 
 
 @cache
@@ -43,12 +41,8 @@ def deciding_names(code: CodeType) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def _spins(source: str) -> frozenset[Position]:
     """Return where the calls begin that decide if the waiting loops of a file go on."""
-    try:
-        with parsing:
-            tree = ast.parse(source)
-    except SyntaxError:
-        return frozenset()
-    conditions = [condition for node in ast.walk(tree) if isinstance(node, ast.While) for condition in _waits_for(node)]
+    loops = [node for node in ast.walk(tree_of(source)) if isinstance(node, ast.While)]
+    conditions = [condition for loop in loops for condition in _waits_for(loop)]
     calls = [part for condition in conditions for part in ast.walk(condition) if isinstance(part, ast.Call)]
     return frozenset((call.lineno, call.col_offset) for call in calls)
 

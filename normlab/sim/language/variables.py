@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES
+from normlab.sim.language.source import first_line
 
 CAST = "_simulated_as_"  # the kernel's globals: _simulated_as_float64 and others
 AS_INTEGER = CAST + "integer"
@@ -84,8 +85,7 @@ class VariableTypes(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Put casts into a function of which the compiler has told the types."""
         outer = self._function, self._reads
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        self._function, self._reads = self._types.get((node.name, first)), {}
+        self._function, self._reads = self._types.get((node.name, first_line(node))), {}
         node.body = [self.visit(statement) for statement in node.body]
         if self._function is not None:
             node.body[:0] = [

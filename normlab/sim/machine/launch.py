@@ -129,10 +129,10 @@ class Launchable:
             raise TypeError(f"cluster is a number of blocks, an int, not {described(cluster)}")
         if not 1 <= cluster <= MAX_CLUSTER:
             raise ValueError(f"a cluster has 1 to {MAX_CLUSTER} blocks, not {cluster}")
-        self._verb, self._function, self._start = verb, function, start
-        self._schedule, self._cluster = schedule, cluster
-        self._checked = kernel if check else None
-        self._types: Types | None = None
+        self.verb, self.function, self.start = verb, function, start
+        self.schedule, self.cluster = schedule, cluster
+        self.checked = kernel if check else None
+        self.types: Types | None = None
 
     def __getitem__(self, configuration: Any) -> "Launch":
         """Return the kernel configured by `grid, block[, stream[, dynamic_shared_bytes]]`."""
@@ -158,53 +158,29 @@ class Launchable:
                 f"{dynamic_shared_bytes} bytes of dynamic shared memory are more than the {MAX_SHARED} that a block has"
             )
         # The driver refuses such a launch, too: a cluster must be whole.
-        if grid.x % self._cluster:
-            raise ValueError(f"grid {grid} has {grid.x} blocks along x, no multiple of the cluster's {self._cluster}")
-        return Launch(
-            self._function,
-            self._schedule,
-            self._cluster,
-            grid,
-            block,
-            int(dynamic_shared_bytes),
-            self._start,
-            self._checked,
-            self._types,
-        )
+        if grid.x % self.cluster:
+            raise ValueError(f"grid {grid} has {grid.x} blocks along x, no multiple of the cluster's {self.cluster}")
+        return Launch(self, grid, block, int(dynamic_shared_bytes))
 
     def typed(self, types: Types) -> "Launchable":
         """Return the kernel with what a check has told of its variables already, as `normlab run` checks it."""
-        self._types = types
+        self.types = types
         return self
 
     def __call__(self, *arguments: Any) -> None:
         """Raise ValueError, because a kernel is launched with a configuration."""
-        name = self._function.__name__
-        raise ValueError(f"kernel {name!r} needs a launch configuration: {self._verb}({name})[grid, block](...)")
+        name = self.function.__name__
+        raise ValueError(f"kernel {name!r} needs a launch configuration: {self.verb}({name})[grid, block](...)")
 
 
 class Launch:
     """A kernel with its launch configuration; calling it is the launch."""
 
-    def __init__(
-        self,
-        function: FunctionType,
-        schedule: str | int,
-        cluster: int,
-        grid: Dim3,
-        block: Dim3,
-        dynamic_shared_bytes: int,
-        start: Callable[["Launch", tuple], Any],
-        checked: Any = None,
-        types: Types | None = None,
-    ):
-        """Keep everything that a launch needs except its arguments.
-
-        `checked`: the kernel, if it is to be checked; `types`: what the check has told already.
-        """
-        self.function, self.grid, self.block, self.cluster = function, grid, block, cluster
-        self._schedule, self._dynamic_shared_bytes, self._start = schedule, dynamic_shared_bytes, start
-        self._checked, self.types = checked, types
+    def __init__(self, kernel: Launchable, grid: Dim3, block: Dim3, dynamic_shared_bytes: int):
+        """Keep everything that a launch needs except its arguments."""
+        self.function, self.grid, self.block, self.cluster = kernel.function, grid, block, kernel.cluster
+        self._schedule, self._dynamic_shared_bytes, self._start = kernel.schedule, dynamic_shared_bytes, kernel.start
+        self._checked, self.types = kernel.checked, kernel.types
 
     def __call__(self, *arguments: Any) -> Any:
         """Launch on `arguments`."""
@@ -230,9 +206,8 @@ class Launch:
             # Of another schedule the first engine does what no schedule changes, if it proves that.
             unwritten: Sequence[np.ndarray] | None = () if self._reordered else None
             insist = first == "vectorised"
-            why_not = first_engines[0](
-                body, adopted, cuda, function, self.cluster, insist, observer, self._reordered, unwritten
-            )
+            options = self.cluster, insist, observer, self._reordered, unwritten
+            why_not = first_engines[0](body, adopted, cuda, function, *options)
             if why_not is None:
                 return None
         if first == "vectorised":
@@ -260,10 +235,8 @@ class Launch:
             return why_not
         adopted = adopt_arguments(self.function, arguments)
         cuda, body = self._rewritten()
-        insist = engine == "vectorised"
-        return first_engines[0](
-            body, adopted, cuda, self.function, self.cluster, insist, None, self._reordered, uninitialized
-        )
+        options = self.cluster, engine == "vectorised", None, self._reordered, uninitialized
+        return first_engines[0](body, adopted, cuda, self.function, *options)
 
     @property
     def _reordered(self) -> bool:

@@ -50,7 +50,7 @@ import numpy as np
 
 from normlab.sim.language.arrays import adopt
 from normlab.sim.language.errors import BarrierError, DeadlockError, SimulationError
-from normlab.sim.machine.launch import ENGINES, Launch, Launchable, adopt_arguments, described
+from normlab.sim.machine.launch import Launch, Launchable, adopt_arguments, described, engine_named
 from normlab.sim.sanitizing.findings import KINDS, Act, Finding, Report
 from normlab.sim.sanitizing.inputs import arrays_in, inputs_of
 from normlab.sim.sanitizing.sanitizer import Sanitizer
@@ -92,8 +92,7 @@ def sanitize(
     'no barrier between the write at line 4 and the read at line 5: put cuda.syncwarp() between them'
     """
     arrays = [*_arrays(uninitialized)]
-    if engine not in ENGINES:
-        raise ValueError(f"engine is one of {', '.join(ENGINES)}, not {engine!r}")
+    engine_named(engine)
     return Launchable(
         "sanitize", kernel, schedule, cluster, lambda launch, given: _watch(launch, given, arrays, engine), check
     )

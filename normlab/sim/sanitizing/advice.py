@@ -1,9 +1,9 @@
 """Say in one sentence how to repair a finding, depending on the threads and lines involved."""
 
 import ast
-import linecache
 from functools import cache
 
+from normlab.sim.language.source import source_of, tree_of
 from normlab.sim.sanitizing.findings import Act
 
 WARP, TEAM, BLOCK, CLUSTER, GRID = range(5)  # the smallest group that two threads have in common
@@ -84,10 +84,7 @@ def _in_the_next_turn(first: Act, second: Act) -> tuple[str, str]:
 @cache
 def _loops(file: str | None) -> list[tuple[int, int]]:
     """Return the first and the last line of every loop of a file; none if its source cannot be read."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file or "")))
-    except SyntaxError:
-        return []
+    tree = tree_of(source_of(file or ""))
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
     return [(node.lineno, node.end_lineno or node.lineno) for node in loops]
 

@@ -9,7 +9,6 @@ An array is no input if a `while` waits for one of its elements: the loop waits 
 """
 
 import ast
-import linecache
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import CodeType
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.source import parsing
+from normlab.sim.language.source import definitions_in, functions_in, parsing, source_of
 
 EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
 
@@ -105,7 +104,7 @@ def _definition(code: CodeType) -> ast.AST | None:
     """Return the syntax tree of the function `code`, or None if its source is missing or has changed since."""
     try:
         with parsing:
-            return _definitions(code.co_filename, "".join(linecache.getlines(code.co_filename))).get(code)
+            return _definitions(code.co_filename, source_of(code.co_filename)).get(code)
     except (SyntaxError, ValueError):  # a notebook cell with magics, for one
         return None
 
@@ -114,15 +113,6 @@ def _definition(code: CodeType) -> ast.AST | None:
 def _definitions(filename: str, source: str) -> dict[CodeType, ast.AST]:
     """Compile a file; return each function's code object → its syntax tree."""
     tree = ast.parse(source)
-    trees = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
-            trees[node.name, min([node.lineno, *(one.lineno for one in node.decorator_list)])] = node
-    found: dict[CodeType, ast.AST] = {}
-    rest = [compile(tree, filename, "exec", dont_inherit=True)]
-    while rest:
-        code = rest.pop()
-        rest += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        if (code.co_name, code.co_firstlineno) in trees:
-            found[code] = trees[code.co_name, code.co_firstlineno]
-    return found
+    trees, codes = definitions_in(tree), functions_in(compile(tree, filename, "exec", dont_inherit=True))
+    places = ((code, (code.co_name, code.co_firstlineno)) for code in codes)
+    return {code: trees[place] for code, place in places if place in trees}

@@ -112,9 +112,7 @@ def record_at(records: Records, index: Any) -> Record:
 
 def tell(frame: Frame, array: Array, place: Any, operation: str, width: int = 1) -> None:
     """Tell the launch's observer that each lane accesses `width` elements from its place on."""
-    launch = frame.lanes.machine.launch
-    launch.watch.accessed(frame, array, place, operation, width)
-    launch.told += 1
+    frame.lanes.machine.launch.tell("accessed", frame, array, place, operation, width)
 
 
 def apart(frame: Frame, function: Any, *arguments: Any) -> Any:

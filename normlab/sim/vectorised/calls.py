@@ -270,10 +270,6 @@ def _gridsize(site: Site, ndim: Any) -> Any:
     return site.frame.lanes.machine.cuda.gridsize(ndim)
 
 
-def _syncthreads(site: Site) -> None:
-    site.frame.lanes.machine.barrier(site.frame)
-
-
 def _vote_of_block(name: str) -> Callable:
     def vote(site: Site, predicate: Any) -> Any:
         frame, machine = site.frame, site.frame.lanes.machine
@@ -340,20 +336,11 @@ def _select(site: Site, condition: Any, if_true: Any, if_false: Any) -> Any:
     return merge(site.frame.width, [(yes, take(if_true, yes)), (no, take(if_false, no))], None)
 
 
-def _load(site: Site, array: Any, index: Any) -> Any:
-    return accesses.load_item(site.frame, array, index)
-
-
-def _store(site: Site, array: Any, index: Any, value: Any) -> None:
-    accesses.store_item(site.frame, array, index, value)
-
-
 def _fence(site: Site) -> None:
     # A fence may be a turn of a spin loop, so that its thread takes turns with the others: it counts as an atomic does.
     machine = site.frame.lanes.machine
     machine.atomics += 1
-    if machine.launch.watch is not None:
-        machine.launch.watch.fence(site.frame)
+    machine.launch.tell("fence", site.frame)
 
 
 def _lanes_below(site: Site) -> Any:
@@ -374,7 +361,7 @@ METHODS: dict[type, dict[str, Callable]] = {
         "grid": _grid,
         "gridsize": _gridsize,
         "_per_axis": _gridsize,
-        "syncthreads": _syncthreads,
+        "syncthreads": lambda site: site.frame.lanes.machine.barrier(site.frame),
         **{name: _vote_of_block(name) for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or")},
         **{name: _shuffle(name) for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
         **{name: _vote(name) for name in ("all_sync", "any_sync", "eq_sync", "ballot_sync")},
@@ -384,8 +371,8 @@ METHODS: dict[type, dict[str, Callable]] = {
         **dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _fence),
         "syncwarp": lambda site, *mask: warps.syncwarp(site.frame, *mask),
         "selp": _select,
-        "ldca": _load,
-        "stcg": _store,
+        "ldca": lambda site, array, index: accesses.load_item(site.frame, array, index),
+        "stcg": lambda site, array, index, value: accesses.store_item(site.frame, array, index, value),
     },
     SharedMemory: {"array": _shared_array},
     LocalMemory: {"array": _local_array},

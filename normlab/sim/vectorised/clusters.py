@@ -54,11 +54,10 @@ def wait(frame: Frame) -> None:
     _whole_clusters(frame)
     if machine.arrived is None or not machine.arrived[ids].all():
         raise NotVectorisedError("threads wait at a cluster's barrier at which they have not arrived")
-    if machine.launch.watch is not None:
-        if machine.atomics >= TURN:  # a thread that gives way may come to its wait when the others have met without it
-            raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
-        machine.launch.watch.cluster_wait(frame)
-        machine.launch.told += 1
+    # A thread that gives way may come to its wait when the others have met without it.
+    if machine.launch.watch is not None and machine.atomics >= TURN:
+        raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
+    machine.launch.tell("cluster_wait", frame)
     machine.rounds.barrier(ids, machine.block_of[ids] // machine.launch.cluster, CLUSTER_PASSES)
     machine.meet("cluster", ids)
     machine.arrived[ids], machine.waited[ids] = False, True
@@ -100,8 +99,7 @@ def _place_in(frame: Frame, array: Any, index: Any, owner: Any, operation: str) 
         raise NotVectorisedError("of an access to a block that has ended")
     place = place_of(frame, array, index, based=False)
     if array.seen is not None:
-        machine.launch.watch.reached(frame, array, place, other, operation)
-        machine.launch.told += 1
+        machine.launch.tell("reached", frame, array, place, other, operation)
     return place + (first + other) * array.base[1]
 
 
@@ -124,9 +122,7 @@ def team_sync(frame: Frame, number: Any, threads: Any) -> None:
     others = (known >= 0) & (known != team) | (known != known[first][places])
     if others.any() or np.isin(machine.team_of, team).sum() != len(ids):
         raise NotVectorisedError("of threads, or a number, of several teams between two barriers of a block")
-    if machine.launch.watch is not None:
-        machine.launch.watch.team_sync(frame, team)
-        machine.launch.told += 1
+    machine.launch.tell("team_sync", frame, team)
     machine.rounds.barrier(ids, team)
     machine.meet("team", ids)
 

@@ -5,7 +5,7 @@ prove equal to the scheduler makes it undo the stores; the scheduler then runs t
 come from there, with the thread, the block and the line.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -68,27 +68,23 @@ def attempt(
     learnt = _learnt.setdefault(key, Learnt(original.__code__))
     if not insist and learnt.skips():
         return learnt.why
-    why = _attempts(body, arguments, cuda, cluster, learnt, observer, any_order, uninitialized)
+
+    def begun() -> Launched:
+        watch = None if observer is None else observer.lanes(cuda, cluster)
+        proof = None if uninitialized is None else Proof(uninitialized, any_order)
+        return Launched(cuda, cluster, learnt.recorded, watch, proof)
+
+    why = _attempts(begun, body, arguments, learnt)
     learnt.refusals = 0 if why is None else learnt.refusals + 1
     learnt.why = f"as before, {why}"
     return why
 
 
-def _attempts(
-    body: FunctionType,
-    arguments: list,
-    cuda: Any,
-    cluster: int,
-    learnt: Learnt,
-    observer: Observer | None,
-    any_order: bool,
-    uninitialized: Sequence[np.ndarray] | None,
-) -> str | None:
+def _attempts(begun: Callable[[], Launched], body: FunctionType, arguments: list, learnt: Learnt) -> str | None:
+    """Run a launch, begun anew in every attempt; return None, or why the scheduler must run it."""
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
-            watch = None if observer is None else observer.lanes(cuda, cluster)
-            proof = None if uninitialized is None else Proof(uninitialized, any_order)
-            launch = Launched(cuda, cluster, learnt.recorded, watch, proof)
+            launch = begun()
             try:
                 _run_chunks(launch, body, arguments, learnt)
                 return None
@@ -98,7 +94,7 @@ def _attempts(
             except OrderError as refusal:
                 launch.restore()
                 crowded = isinstance(refusal, CrowdedError)
-                if learnt.whole or _together(launch, learnt) == cluster or launch.threads < FEWEST:
+                if learnt.whole or _together(launch, learnt) == launch.cluster or launch.threads < FEWEST:
                     learnt.lanes = LANES
                     return _reason(body, refusal)
                 learnt.lanes = learnt.lanes // 4 if crowded else 1

@@ -83,6 +83,12 @@ class Launched:
             self._kept.append(array)
         return self.arrays[place]
 
+    def tell(self, event: str, *what: Any) -> None:
+        """Tell the observer, if there is one, of an event, which is the name of a `LaneObserver`'s method."""
+        if self.watch is not None:
+            getattr(self.watch, event)(*what)
+            self.told += 1
+
     def _records(self, array: np.ndarray, key: Any) -> Records:
         """Return a host's array of records: those of its fields whose elements the scheduler has as NumPy's scalars.
 
@@ -250,14 +256,6 @@ class Machine:
         """Return a new local array of every lane."""
         return self._made(shape, dtype, partial(local_array, self.size))
 
-    def overlapping(self, store: Store) -> bool:
-        """Return whether another array shares memory with this one."""
-        return self.launch.overlapping(store)
-
-    def record_loads_of(self, key: Any) -> None:
-        """Record the loads of an array from the next chunk (or attempt) on."""
-        self.launch.recorded.add(key)
-
     def record(self, store: Store) -> None:
         """Record the accesses to a store from now on."""
         store.accesses = Accesses(self, store.data, store.space == "global")
@@ -285,9 +283,7 @@ class Machine:
         lanes = frame.lanes
         self.all_of(self.block_of, lanes, "only some threads of a block come to a barrier together")
         complete(self, lanes.ids)
-        if self.launch.watch is not None:
-            self.launch.watch.barrier(frame)
-            self.launch.told += 1
+        self.launch.tell("barrier", frame)
         self.rounds.barrier(lanes.ids, self.block_of[lanes.ids])
         self.meet("block", lanes.ids)
 
@@ -337,9 +333,7 @@ class Machine:
 
     def grid_sync(self, frame: Frame) -> None:
         """Let all live threads of the grid meet."""
-        if self.launch.watch is not None:
-            self.launch.watch.grid_sync(frame)
-            self.launch.told += 1
+        self.launch.tell("grid_sync", frame)
         complete(self, frame.lanes.ids)
         self.rounds.barrier(frame.lanes.ids, self.block_of[frame.lanes.ids])
         self._compare_blocks()

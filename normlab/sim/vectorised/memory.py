@@ -58,11 +58,11 @@ class Store:
             assert self.original is not None
             if not self.original.flags.writeable:
                 raise NotVectorisedError("a store into an array that cannot be written")
-            if machine.overlapping(self):
+            if machine.launch.overlapping(self):
                 raise NotVectorisedError("the kernel writes to an array that shares memory with another argument")
             if self.accesses is None:
                 if self.key not in machine.launch.recorded:
-                    machine.record_loads_of(self.key)
+                    machine.launch.recorded.add(self.key)  # from the next chunk, or attempt, on
                     if self.was_read or machine.launch.proof is not None:  # an earlier chunk may have read it
                         raise RestartError
                 machine.record(self)
@@ -136,16 +136,14 @@ class Array:
     @property
     def contiguous(self) -> bool:
         """Whether the elements of one lane's array follow each other in C order."""
-        step = self.lane_stride
-        return all(extent == 1 or stride == rest * step for extent, stride, rest in self._rests())
+        steps = contiguous_strides(self.shape, self.lane_stride)
+        layout = zip(self.shape, self.strides, steps, strict=True)
+        return all(extent == 1 or stride == step for extent, stride, step in layout)
 
     @property
     def lane_stride(self) -> int:
         """The distance of two neighbouring elements in a store of this layout."""
         return self.base[1] if type(self.base) is tuple and self.base[0] == "lane" else 1
-
-    def _rests(self) -> list[tuple[int, int, int]]:
-        return [(extent, self.strides[axis], prod(self.shape[axis + 1 :])) for axis, extent in enumerate(self.shape)]
 
 
 class Records(NamedTuple):

@@ -60,10 +60,7 @@ class Group:
 
         `sources`: for each lane of the frame, the place of the lane whose value it gets by a shuffle.
         """
-        launch = self.machine.launch
-        if launch.watch is not None:
-            launch.watch.warp_operation(self._frame, operation, sources)
-            launch.told += 1
+        self.machine.launch.tell("warp_operation", self._frame, operation, sources)
         self.machine.rounds.warp_operation(self.ids)
         if self.complete:
             self.machine.meet("warp", self.ids)

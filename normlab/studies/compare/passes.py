@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -75,20 +75,13 @@ def _world(plan: Plan) -> Iterator[None]:
 def run_forward(layer: Layer, plan: Plan) -> Forward:
     """Run the forward through the kernels, and measure it."""
     x, n2, weight, bias, eps = layer.input, layer.input.shape[1], layer.weight, layer.bias, layer.eps
-    arithmetic = plan.arithmetic("forward", *x.shape)
-    mean = None
     with _world(plan):
-        if plan.rms:
-            output, invvar = norms.rms_norm_forward(x, n2, weight, eps=eps, step=plan.forward)
-        else:
-            output, mean, invvar = norms.layer_norm_forward(x, n2, weight, bias, eps=eps, step=plan.forward)
+        output, mean, invvar = norms.forward(x, n2, weight, bias, eps, plan.rms, plan.forward)
         kept = keep_columns(x, mean, invvar, n2, weight, bias, eps=eps)
-    if plan.rms:
-        want = oracle.rms_norm(x, n2, weight, eps)
-        bound = oracle.rms_norm_bound(x, n2, weight, eps, arithmetic)
-    else:
-        want = oracle.layer_norm(x, n2, weight, bias, eps)
-        bound = oracle.layer_norm_bound(x, n2, weight, bias, eps, arithmetic)
+    given, arithmetic = (x, n2, *layer.parameters, eps), plan.arithmetic("forward", *x.shape)
+    truth: Any = oracle.rms_norm if plan.rms else oracle.layer_norm
+    limits: Any = oracle.rms_norm_bound if plan.rms else oracle.layer_norm_bound
+    want, bound = truth(*given), limits(*given, arithmetic)
     return Forward(output, mean, invvar, kept, bound, measure(output, want.output, bound.output))
 
 
@@ -121,32 +114,23 @@ def run_backward(layer: Layer, plan: Plan, forward: Forward, path: Path) -> Pass
 def _gradients(
     layer: Layer, plan: Plan, forward: Forward, saved: np.ndarray, path: Path, kept: Kept | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    dy, n2, weight, bias, eps = layer.grad_output, saved.shape[1], layer.weight, layer.bias, layer.eps
-    mean, invvar, step = forward.mean, forward.invvar, plan.backward
+    given = layer.grad_output, saved, forward.mean, forward.invvar, saved.shape[1], layer.weight, layer.bias
     with _world(plan):
-        if plan.rms:
-            return *norms.rms_norm_backward(
-                dy, saved, invvar, n2, weight, eps=eps, memory_efficient=path, kept=kept, step=step
-            ), None
-        return norms.layer_norm_backward(
-            dy, saved, mean, invvar, n2, weight, bias, eps=eps, memory_efficient=path, kept=kept, step=step
-        )
+        return norms.backward(norms.BackwardCall(*given, layer.eps, plan.rms, path, kept, None, plan.backward))
 
 
 def _truth(
     layer: Layer, plan: Plan, forward: Forward, path: Path, kept: Kept | None
 ) -> tuple[oracle.NormGradients, oracle.NormGradients]:
     """Return the float64 gradients, and the bounds of a kernel that gets this forward's statistics and output."""
-    dy, x, (n1, n2) = layer.grad_output, layer.input, layer.input.shape
-    weight, bias, eps = layer.weight, layer.bias, layer.eps
+    n1, n2 = layer.input.shape
     columns = None if kept is None else kept.columns
     arithmetic = plan.arithmetic("backward", n1, n2, 0 if columns is None else columns.size)
-    if plan.rms:
-        return oracle.rms_norm_backward(dy, x, n2, weight, eps), oracle.rms_norm_backward_bound(
-            dy, x, n2, weight, eps, arithmetic, memory_efficient=bool(path), kept=columns,
-            invvar_error=forward.bound.invvar, output_error=forward.bound.output,
-        )  # fmt: skip
-    return oracle.layer_norm_backward(dy, x, n2, weight, bias, eps), oracle.layer_norm_backward_bound(
-        dy, x, n2, weight, bias, eps, arithmetic, memory_efficient=bool(path), kept=columns,
-        mean_error=forward.bound.mean, invvar_error=forward.bound.invvar, output_error=forward.bound.output,
-    )  # fmt: skip
+    given = layer.grad_output, layer.input, n2, *layer.parameters, layer.eps
+    how: dict[str, Any] = {"memory_efficient": bool(path), "kept": columns}
+    how |= {"invvar_error": forward.bound.invvar, "output_error": forward.bound.output}
+    truth: Any = oracle.rms_norm_backward if plan.rms else oracle.layer_norm_backward
+    limits: Any = oracle.rms_norm_backward_bound if plan.rms else oracle.layer_norm_backward_bound
+    if not plan.rms:
+        how["mean_error"] = forward.bound.mean
+    return truth(*given), limits(*given, arithmetic, **how)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from normlab import engine, oracle
+from normlab.host.checks import statistics_dtype, step_of
 from normlab.kernels import BEST, LADDERS
 from normlab.kernels.exact.chains import with_repairs
 from normlab.studies.compare.activations import InputError, Source
@@ -33,29 +34,17 @@ class Plan:
         """Return True for RMSNorm, which has no mean and no bias."""
         return self.norm == "rms"
 
-    @property
-    def statistics(self) -> str:
-        """Return the dtype that kernels compute in and keep mean and invvar in."""
-        return "float64" if self.dtype == "float64" else "float32"
-
     def arithmetic(self, ladder: str, n1: int, n2: int, kept: int = 0) -> oracle.Arithmetic:
         """Return how a ladder's step rounds with so many columns kept: its formats, and the length of its sums."""
-        forward, backward = _step("forward", self.forward), _step("backward", self.backward)
+        forward: Any = step_of("forward", self.forward)
+        backward: Any = step_of("backward", self.backward)
         rows = (forward if ladder == "forward" else backward).row_chains(n2)
         columns = backward.column_chains(n1, n2)
         if kept:
             rows, columns = with_repairs(rows, columns, n1, kept)
-        return oracle.Arithmetic(
-            input=self.dtype,
-            output=self.dtype,
-            parameter=self.dtype,
-            accumulator=self.statistics,
-            row_terms=rows.terms,
-            row_merges=rows.merges,
-            column_terms=columns.terms,
-            column_merges=columns.merges,
-            statistics=forward.statistics,
-        )
+        formats: dict[str, Any] = dict.fromkeys(("input", "output", "parameter"), self.dtype)
+        formats["accumulator"] = statistics_dtype(self.dtype)
+        return oracle.Arithmetic.of(rows, columns, **formats, statistics=forward.statistics)
 
     def seconds(self, shapes: list[tuple[int, int]]) -> float:
         """Return about how long the passes over layers of (n1, n2) take; on a GPU only the oracle takes time.
@@ -72,12 +61,8 @@ class Plan:
 
     def _simulated(self, ladder: str, n1: int, n2: int) -> float:
         """Return the seconds that the simulator takes for the step of a ladder; 0 on a GPU."""
-        step = _step(ladder, self.forward if ladder == "forward" else self.backward)
+        step = step_of(ladder, self.forward if ladder == "forward" else self.backward)
         return step.simulated_seconds(n1, n2) if self.engine == "simulator" else 0.0
-
-
-def _step(ladder: str, name: str) -> Any:
-    return next(step for step in LADDERS[ladder] if step.name == name)
 
 
 def choose(norm: str = "layer", dtype: str = "float32", world: str = "auto", step: str | None = None) -> Plan:

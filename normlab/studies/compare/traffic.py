@@ -29,6 +29,11 @@ class Layer:
     rows_total: int
     notes: tuple[str, ...] = ()
 
+    @property
+    def parameters(self) -> tuple[np.ndarray, ...]:
+        """Return the weight, and for LayerNorm the bias."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
 
 def layer_of(source: Source, norm: str, dtype: str, rows: int) -> Layer:
     """Return the first `rows` of a source (or as many as it has) for "layer" or "rms" norm, rounded to a dtype.

@@ -108,7 +108,7 @@ def difference(curve: list[float], other: list[float]) -> float:
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Return the record of `normlab train`; `advance` is called after each run in each dtype."""
     with threads(lesson.shape):
-        rows = [row for dtype in dtypes for row in _rows(_in(lesson, dtype), advance)]
+        rows = [row for dtype in dtypes for row in _rows(lesson, dtype, advance)]
     shape = lesson.shape._asdict()
     del shape["dtype"]
     return {
@@ -125,19 +125,13 @@ def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda:
     }
 
 
-def _in(lesson: Lesson, dtype: str) -> Lesson:
-    """Return the same lesson in another dtype."""
-    return lesson._replace(shape=lesson.shape._replace(dtype=dtype))
-
-
-def _rows(lesson: Lesson, advance: Callable[[], None]) -> list[dict[str, Any]]:
-    """Return an entry for each run in the lesson's dtype: its losses, and their difference from torch.nn's."""
+def _rows(lesson: Lesson, dtype: str, advance: Callable[[], None]) -> list[dict[str, Any]]:
+    """Return an entry for each run in a dtype: its losses, and their difference from torch.nn's."""
+    lesson = lesson._replace(shape=lesson.shape._replace(dtype=dtype))
     rows: list[dict[str, Any]] = []
     for variant, turned in lesson.runs:
         curve = losses(lesson, variant, turned)
         off = difference(curve, rows[0]["losses"]) if rows else 0.0
-        rows.append(
-            {"dtype": lesson.shape.dtype, "variant": variant, "turned": turned, "difference": off, "losses": curve}
-        )
+        rows.append({"dtype": dtype, "variant": variant, "turned": turned, "difference": off, "losses": curve})
         advance()
     return rows

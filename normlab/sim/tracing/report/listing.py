@@ -1,6 +1,5 @@
 """Collect the source of a launch for a page: every function with an active line, with coloured syntax."""
 
-import ast
 import io
 import keyword
 import linecache
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from normlab.sim.language.source import NO_SOURCE, Line, file_name, parsing
+from normlab.sim.language.source import NO_SOURCE, Line, definitions_in, file_name, source_of, tree_of
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,8 @@ def sections(kernel_file: str, first_line: int, lines: Iterable[Line]) -> list[S
 
 def _functions(file: str, numbers: set[int]) -> list[tuple[int, int]]:
     """Return the first and last line of the innermost function around each of `numbers`."""
-    try:
-        with parsing:
-            tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # a notebook cell with magics
-        tree = ast.Module([], [])
-    extents = [
-        (min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]), node.end_lineno or node.lineno)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-    ]
+    defined = definitions_in(tree_of(source_of(file))).items()
+    extents = [(first, node.end_lineno or node.lineno) for (_, first), node in defined]
     # Of nested functions around a line the innermost begins last, which `max` finds.
     around = {max((one for one in extents if one[0] <= number <= one[1]), default=None) for number in numbers}
     if None in around:  # a lambda, or no source: what lies between the first and the last line that did something
@@ -85,7 +76,7 @@ def _html(text: str, begin: int, spans: list[tuple[int, int, str]]) -> Markup:
 def _coloured(file: str) -> dict[int, list[tuple[int, int, str]]]:
     """Return (first column, last column, class) of the comments, strings, numbers and keywords in each line."""
     found: dict[int, list[tuple[int, int, str]]] = {}
-    source = "".join(linecache.getlines(file)).expandtabs()
+    source = source_of(file).expandtabs()
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             kind = _kind(token)
