@@ -7,7 +7,7 @@
 # **Before.** Tutorials [6](06_forward.ipynb) and [7](07_backward.ipynb); of [8](08_columns.ipynb) the idea of partial
 # sums.
 #
-# **Time.** 45 minutes.
+# **Time.** 40 minutes.
 
 # %%
 import matplotlib.pyplot as plt
