@@ -100,6 +100,16 @@ def test_equal_files_are_graded_once_and_others_each(tmp_path, monkeypatch):
     assert len(steps) == 4 * 2
 
 
+@pytest.mark.parametrize(("names", "warmed"), [(("ada",), 0), (("ada", "bob"), 1)])
+def test_a_class_is_warmed_up_and_one_student_is_not(names, warmed, tmp_path, monkeypatch):
+    times = []
+    monkeypatch.setattr(process, "prepare_for_a_class", lambda: times.append(1))
+    for name in names:
+        (tmp_path / name).mkdir()
+    classroom.grade({name: tmp_path / name for name in names}, 0, None)
+    assert len(times) == warmed
+
+
 def test_a_class_graded_side_by_side_is_graded_as_one_after_another(tmp_path, monkeypatch):
     thin_out(monkeypatch, {3: 4})
     numbers = [*catalogue.FILES][:6]

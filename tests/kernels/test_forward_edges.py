@@ -188,3 +188,24 @@ def test_a_slice_has_no_warp_too_many_and_its_blocks_have_whole_warps(n1, n2):
         vectors = -(-(n2 + layout.thread_map.width - 1) // layout.thread_map.width)  # of memory, at the latest place
         assert layout.blocks * (layout.thread_map.threads - 32) * layout.thread_map.vectors < vectors
         assert layout.warps * 32 == layout.threads
+
+
+def test_rows_that_registers_hold_as_fast_are_not_in_clusters():
+    """Up to a length that the dtype and the norm decide."""
+    for norm, dtype, n2 in (("layer", "bfloat16", 6905), ("rms", "float16", 12_287), ("layer", "float32", 10_239)):
+        assert STEP.plan(Problem("forward", norm, 3000, n2, dtype), H100).step == "one_barrier"
+        assert STEP.plan(Problem("forward", norm, 3000, n2 + 2, dtype), H100).step == "clusters"
+
+
+def test_a_layer_norm_that_cuts_its_parameters_out_has_few_vectors_per_thread():
+    """In 16 bits, where rows begin at eight places. With up to six, three blocks share a multiprocessor."""
+    layouts = {}
+    for n2 in (57_001, 65_537, 90_001, 29_001, 60_004):
+        for norm, dtype in (("layer", "bfloat16"), ("rms", "bfloat16"), ("layer", "float32")):
+            layouts[norm, dtype, n2] = STEP.plan(Problem("forward", norm, 3000, n2, dtype), H100).layout
+    vectors = {key: layout.thread_map.vectors for key, layout in layouts.items()}
+    assert vectors["layer", "bfloat16", 57_001] == 5
+    assert vectors["rms", "bfloat16", 57_001] == vectors["layer", "float32", 57_001] == 7
+    assert layouts["layer", "bfloat16", 29_001].alike
+    assert vectors["layer", "bfloat16", 29_001] == vectors["layer", "bfloat16", 60_004] == 8
+    assert [layouts["layer", "bfloat16", n2].slices for n2 in (57_001, 65_537, 90_001)] == [2, 3, 3]

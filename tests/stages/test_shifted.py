@@ -185,6 +185,18 @@ def test_a_thread_has_a_fifth_vector_where_four_would_leave_a_fifth_of_the_threa
         assert layout.rows == -(-128 // threads)
 
 
+def test_as_many_threads_stay_on_a_multiprocessor_as_registers_allow():
+    """In 16 bits 1,152 threads, if they hold few elements or one parameter, and rows have whole warps."""
+    resident = {(333, False): 1024, (1025, False): 896, (1281, False): 1152, (2049, False): 1152, (2561, False): 960}
+    resident |= {(333, True): 1152, (1025, True): 1024, (2561, True): 1152}
+    for (n2, rms), threads in resident.items():
+        layout = shifted_rows.layout_for(n2, 2, 2, True, rms).layout
+        assert layout.resident * layout.rows * layout.thread_map.threads == threads, (n2, rms)
+    for n2, rms in ((333, False), (767, True)):
+        layout = shifted_rows.layout_for(n2, 4, 4, True, rms).layout
+        assert layout.resident * layout.rows * layout.thread_map.threads == 1024, (n2, rms)
+
+
 def test_whole_vectors_are_moved():
     """A third of the requests that one element at a time would take, although rows have two ends each."""
     case = random_case(8, 1001, BFLOAT16, rms=True)

@@ -149,8 +149,8 @@ MANY = 16  # slices per multiprocessor: more than five times as many as it holds
 ALIKE_FROM = 12  # slices per multiprocessor: clusters then have several rows of the same place in a vector
 # Blocks per row, at most, by the places at which rows begin: of more blocks too few clusters are a multiple of them.
 ALIKE_BLOCKS = {1: 16, 2: 16, 4: 8, 8: 2}
-# Vectors per thread, instead of so many, where a LayerNorm of 16 bits cuts the parameters out for every row: more warps
-# then hide what the cuts' branches wait for. 57,001 columns of bfloat16: 0.89 of a copy, with seven 0.85 (H100).
+# Vectors per thread, in place of MANY_VECTORS or more, where a LayerNorm of 16 bits cuts the parameters out for every
+# row. More warps then hide what each waits for. 57,001 columns of bfloat16: 0.89 of a copy, with seven 0.85 (H100).
 CUT_VECTORS, MANY_VECTORS = 5, 7
 SMALLEST_BLOCK = 64  # threads; a slice is four blocks then, and more would only have more to wait for
 

@@ -14,7 +14,8 @@ VECTORS = (4, 5)
 # The same for long rows of LayerNorm in 16 bits. 4,001 columns: 0.91, four 0.88; 6,145: 0.89, four 0.84.
 LONG, LONG_VECTORS = 3000, (3, 4, 5)
 FILLED = 0.8  # of all threads' vectors have columns
-FIVE_FROM = 16  # lanes per row. 257 columns, with five vectors on 8 lanes: 0.79, with three on 16: 0.88
+# So many vectors only on so many lanes per row. 257 columns, with five vectors on 8 lanes: 0.79, with three on 16: 0.88
+MANY, MANY_FROM = 5, 16
 THREADS = 128  # per block, at least, to share staged parameters. 4,001 columns: 0.85; with 256 0.77
 # Of a multiprocessor, for what its threads hold of their rows; more would spill. LayerNorm's two parameters take more
 # of the others. The key: RMSNorm?
@@ -56,7 +57,7 @@ def map_for(n2: int, width: int, preferred: tuple[int, ...]) -> ThreadMap:
     """Return the thread map of rows that may begin anywhere: the first preferred one that is filled, or the fullest."""
     count = -(-(n2 + width - 1) // width)  # vectors: a row may begin with the last element of one
     maps = [map_of(count, vectors, width) for vectors in preferred]
-    maps = [one for one in maps if one.vectors < 5 or one.threads >= FIVE_FROM]
+    maps = [one for one in maps if one.vectors < MANY or one.threads >= MANY_FROM]
 
     def filled(one: ThreadMap) -> float:
         return count / (one.threads * one.vectors)
