@@ -142,16 +142,16 @@ def arguments(kinds, addresses):
     values, parameters = [], iter(addresses)
     for kind in kinds:
         if isinstance(kind, tuple):
-            dtype, dimensions, _ = kind
-            words = [ctypes.c_int64.from_address(next(parameters)).value for _ in range(5 + 2 * dimensions)]
-            assert words[:2] == [0, 0]
-            assert words[2:4] == [prod(words[5 : 5 + dimensions]), dtype.itemsize]
-            shape, strides = words[5 : 5 + dimensions], words[5 + dimensions :]
+            dtype, dimensions, layout = kind
+            count = 1 + (1 if layout == "C" else 2) * dimensions
+            pointer, *lengths = [ctypes.c_int64.from_address(next(parameters)).value for _ in range(count)]
+            shape = lengths[:dimensions]
+            steps = [dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(dimensions)]
+            strides = lengths[dimensions:] or steps
             last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-            memory = (ctypes.c_char * (last + dtype.itemsize)).from_address(words[4])
+            memory = (ctypes.c_char * (last + dtype.itemsize)).from_address(pointer)
             values.append(np.ndarray(shape, dtype, memory, strides=strides))
         elif kind is None:
-            assert ctypes.c_int64.from_address(next(parameters)).value == 0
             values.append(None)
         else:
             values.append(

@@ -49,6 +49,29 @@ def test_a_flat_array_is_the_array_itself_with_one_axis():
 
 
 @cuda.jit
+def facts(x, absent, matrix, block, out):
+    out[0] = x.size
+    out[1] = x.strides[0]
+    out[2] = x.itemsize
+    out[3] = matrix.size
+    out[4] = matrix.strides[0]
+    out[5] = matrix.strides[1]
+    out[6] = block.size
+    out[7] = block.strides[0]
+    out[8] = block.strides[1]
+    out[9] = block.strides[2]
+    out[10] = block.shape[0] * 100 + block.shape[1] * 10 + block.shape[2]
+
+
+def test_what_a_kernel_reads_of_an_array_without_being_handed_it_is_right():
+    """A kernel is handed an array's address and lengths (`entries`); its size and strides follow from them."""
+    x, matrix, block = np.zeros(7, np.float16), np.zeros((3, 5)), np.zeros((2, 4, 6), np.float32)
+    out = np.full(11, -1, np.int64)
+    launch(facts, 1, 1, x, None, matrix, block, out)
+    assert out.tolist() == [7, 2, 2, 15, 40, 8, 48, 96, 24, 4, 246]
+
+
+@cuda.jit
 def optional(x, scale, out):
     i = cuda.threadIdx.x
     if scale is not None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from normlab.cli import app
 from normlab.engine import Occupancy, compile_ptx, cuda, float32, float64, occupancy, resources
-from normlab.engine.compile import offline, remembering
+from normlab.engine.compile import entries, offline, remembering
 from normlab.engine.compile.signatures import kinds_of_types
 
 pytestmark = pytest.mark.skipif(
@@ -46,6 +46,31 @@ def test_the_assembler_says_what_a_kernel_takes(cc):
     assert bound.local_bytes > 0
     assert bound.spill_stores > 0
     assert bound.spill_loads > 0
+
+
+@cuda.jit
+def reads_all(matrix, absent, scale, out):
+    if absent is None:
+        out[0] = matrix[1, 2] * scale + matrix.size + matrix.strides[0] + matrix.itemsize
+
+
+def test_a_kernel_is_handed_what_it_reads_and_no_more():
+    """An address and lengths of an array, nothing of None: each line of constant memory is a wait (`entries`)."""
+    ptx = compile_ptx(reads_all, ((np.float32, 2), None, np.float32, (np.float32, 1)))
+    entry = re.search(r"\.entry \w+\((.*?)\)", ptx, re.DOTALL)
+    assert re.findall(r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)", entry[1]) == ["u64", "u64", "u64", "f32", "u64", "u64"]
+
+
+def test_a_numba_that_hands_over_arguments_in_another_way_is_noticed(monkeypatch):
+    """A launch would mix up the parameters without an error."""
+    types = kinds_of_types(((np.float32, 2), None, np.float32, (np.float32, 1)))
+    new = cuda.jit(reads_all.py_func)  # the session remembers what it has compiled
+    with monkeypatch.context() as patch:
+        patch.setattr(entries, "NUMBERS", 4)
+        with pytest.raises(RuntimeError, match=r"has 16 parameters, but Numba made \[18\] of them"):
+            offline.compile_cubin(new, types, (9, 0))
+    with pytest.raises(RuntimeError, match=r"but Numba made \[\] of them"), entries.short_entries(types):
+        pass
 
 
 def test_local_arrays_count():

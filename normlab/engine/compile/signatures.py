@@ -1,15 +1,12 @@
 """Turn a launch's arguments into the types that a kernel is compiled for, and into the driver's kernel parameters."""
 
 import sys
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float32, float64
 
 from normlab.engine.compile.compiler import from_dtype, types
-
-DATA = 4  # the index, among an array's kernel parameters, of the pointer to its elements
 
 
 class DeviceArray(NamedTuple):
@@ -78,24 +75,15 @@ def numba_type(kind: Any) -> Any:
 
 
 def parameters(arg: Any) -> list[bytes]:
-    """Return the kernel parameters that Numba's calling convention makes of one launch argument.
+    """Return the kernel parameters that one launch argument becomes (`entries`).
 
-    An array becomes: meminfo, parent, number of items, bytes per item, data, shape…, strides…, of 8 bytes each. None
-    becomes one null pointer.
+    An array becomes the address of its elements, shape… and, unless it is C-contiguous, strides…, of 8 bytes each. None
+    becomes nothing.
     """
     if arg is None:
-        return [bytes(8)]
+        return []
     if isinstance(arg, DeviceArray):
-        strides = arg.strides or _contiguous_strides(arg)
-        # meminfo and parent are 0: kernels do not count references. % 2**64: a negative stride in two's complement.
-        numbers = 0, 0, prod(arg.shape), arg.dtype.itemsize, arg.pointer, *arg.shape, *strides
+        numbers = arg.pointer, *arg.shape, *(arg.strides or ())
+        # % 2**64: a negative stride in two's complement
         return [(int(number) % 2**64).to_bytes(8, sys.byteorder) for number in numbers]
     return [np.asarray(arg).tobytes()]
-
-
-def _contiguous_strides(view: DeviceArray) -> tuple[int, ...]:
-    """Return the strides of a C-contiguous array, in bytes."""
-    steps = [view.dtype.itemsize]
-    for size in reversed(view.shape[1:]):
-        steps.insert(0, steps[0] * size)
-    return tuple(steps[: len(view.shape)])  # no stride for an array without dimensions

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.engine.compile.signatures import DATA, dimensions, kind_of, parameters
+from normlab.engine.compile.signatures import dimensions, kind_of, parameters
 from normlab.engine.launching.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
 from normlab.engine.launching.driver import (
     CLUSTER_DIMENSION,
@@ -126,7 +126,7 @@ class Launch:
         for arg in args:
             self.words.append(len(self._bytes) // 8)
             if isinstance(arg, DeviceArray):
-                self.slots.append(self.words[-1] + DATA)
+                self.slots.append(self.words[-1])
             for parameter in parameters(arg):
                 self._starts.append(len(self._bytes))
                 self._bytes += parameter + bytes(-len(parameter) % 8)

@@ -1,0 +1,87 @@
+"""Give a kernel's entry only the parameters that it reads: a kernel waits for each line of constant memory.
+
+Numba hands an array to a kernel as seven numbers or more, and None as one. Of a C-contiguous array a kernel reads the
+address and the lengths; the others follow from them, or nothing reads them. Parameters lie in constant memory, which no
+cache holds when a kernel starts. With the parameters that are read side by side, the forward of five rows of 16 columns
+takes 4.3 us instead of 4.5 (LayerNorm, float32, on an H100).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from llvmlite.ir.instructions import InsertValue
+from numba.cuda.cudadrv import nvvm
+
+NUMBERS = 5  # that Numba hands over for an array beside its lengths and strides
+
+
+@contextmanager
+def short_entries(kinds: tuple) -> Iterator[None]:
+    """Leave out parameters of the kernel that Numba compiles in a `with` block. kinds: of its arguments.
+
+    Raises:
+        RuntimeError: Numba hands over arguments in a way that is not known here: a launch would mix them up.
+    """
+    real = nvvm.set_cuda_kernel  # which marks a function as a kernel, in its last form
+    found = []
+
+    def mark(kernel: Any) -> None:
+        found.append(len(kernel.args))
+        if found == [expected]:
+            shorten(kernel, kinds)
+        real(kernel)
+
+    expected = sum(NUMBERS + 2 * kind[1] if isinstance(kind, tuple) else 1 for kind in kinds)
+    nvvm.set_cuda_kernel = mark
+    try:
+        yield
+    finally:
+        nvvm.set_cuda_kernel = real
+    if found != [expected]:
+        raise RuntimeError(f"a kernel with arguments {kinds} has {expected} parameters, but Numba made {found} of them")
+
+
+def shorten(kernel: ir.Function, kinds: tuple) -> None:
+    """Leave out of a kernel's parameters, in place, those that `signatures.parameters` does not give."""
+    given, kept, known = iter(kernel.args), [], []
+    builder = ir.IRBuilder()
+    builder.position_at_start(kernel.entry_basic_block)
+    for kind in kinds:
+        if kind is None:
+            known.append((next(given), None))
+        elif not isinstance(kind, tuple):
+            kept.append(next(given))
+        else:
+            some, others = _of_array(builder, [next(given) for _ in range(NUMBERS + 2 * kind[1])], *kind)
+            kept += some
+            known += others
+    values = {id(old): ir.Constant(old.type, new) if new is None or isinstance(new, int) else new for old, new in known}
+    for block in kernel.blocks:
+        for instruction in block.instructions:
+            for operand in [one for one in instruction.operands if id(one) in values]:
+                instruction.replace_usage(operand, values[id(operand)])
+            if isinstance(instruction, InsertValue):  # its text is made of these, not of its operands
+                instruction.aggregate, instruction.value = instruction.operands
+    function = ir.FunctionType(ir.VoidType(), [one.type for one in kept])
+    kernel.type = function.as_pointer() if isinstance(kernel.type, ir.PointerType) else function
+    kernel.args = tuple(kept)
+
+
+def _of_array(builder: ir.IRBuilder, numbers: list, dtype: Any, ndim: int, layout: str) -> tuple[list, list]:
+    """Return which of an array's parameters stay, and (parameter, value) of the others."""
+    meminfo, parent, items, itemsize, data, *lengths = numbers
+    shape, strides = lengths[:ndim], lengths[ndim:]
+    count: Any = ir.Constant(items.type, 1)
+    for length in shape:
+        count = builder.mul(count, length)
+    others = [(meminfo, None), (parent, None), (items, count), (itemsize, np.dtype(dtype).itemsize)]
+    if layout != "C":
+        return [data, *lengths], others
+    step: Any = ir.Constant(itemsize.type, np.dtype(dtype).itemsize)
+    for length, stride in reversed(list(zip(shape, strides, strict=True))):
+        others.append((stride, step))
+        step = builder.mul(step, length)
+    return [data, *shape], others
