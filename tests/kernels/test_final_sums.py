@@ -18,7 +18,7 @@ UNIT = 2.0**-24  # of a float32's rounding
 ROUNDING = {np.float32: 0.0, np.float16: 2.0**-11, BFLOAT16: 2.0**-8}  # of the result
 
 
-def summed(parts, gradients) -> list[str]:
+def summed(parts, gradients, **divisor) -> list[str]:
     """Let the kernel add up parts into gradients, either of both None; the names of the kernels launched."""
     names = []
 
@@ -26,14 +26,14 @@ def summed(parts, gradients) -> list[str]:
         names.append(kernel.py_func.__name__)
         launch(kernel, *args)
 
-    add_up(named_launch, parts, gradients)
+    add_up(named_launch, parts, gradients, **divisor)
     return names
 
 
-def add_up(launch, parts, gradients) -> None:
+def add_up(launch, parts, gradients, weight=None, eps=0.0, offset=None) -> None:
     """Queue the kernel that a plan has for such partial sums."""
     names = ("part_weight", "part_bias"), ("grad_weight", "grad_bias")
-    operands = dict(zip(names[0] + names[1], parts + gradients, strict=True))
+    operands = dict(zip(names[0] + names[1], parts + gradients, strict=True), weight=weight, eps=np.float32(eps))
     given = [part for part in parts if part is not None]
     shape = given[0].shape if given else (1, 1)
     rows, n2 = shape
@@ -41,7 +41,7 @@ def add_up(launch, parts, gradients) -> None:
     problem = BackwardProblem(
         matrix, matrix, None, np.empty(1, np.float32), *parts, np.float32(0), False, False, matrix, *gradients
     )
-    for work in final_sums.sums_of(problem, rows):
+    for work in final_sums.sums_of(problem, rows, False, offset):
         launch(work.kernel, work.grid, work.block, *[operands[name] for name in work.arguments])
 
 
@@ -90,6 +90,21 @@ def test_nothing_is_found_in_the_sums_of_many_rows(rows, n2):
     parts, got = drawn(rows, n2, np.float32)
     add_up(launcher(Memory()), (parts, None), (got, None))
     hold(parts, got)
+
+
+@pytest.mark.parametrize("n2", [37, 72])
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=["float32", "bfloat16"])
+def test_the_weight_s_sums_are_divided_by_the_clamped_gamma(n2, dtype):
+    """A backward that recomputes x̂ leaves them undivided; a gamma of weight + offset is clamped to 1/8."""
+    weight = np.resize([1.0, -3.0, -0.5, -0.4375, -0.5625], n2).astype(dtype)
+    gammas = np.resize([1.5, -2.5, 0.125, 0.125, -0.125], n2).astype(np.float32)
+    for rows in (3, 40):
+        parts, divided = drawn(rows, n2, np.float32)
+        plain, bias = np.empty_like(divided), np.empty_like(divided)
+        summed((parts, None), (plain, None))
+        summed((parts, parts), (divided, bias), weight=weight, eps=0.125, offset=0.5)
+        np.testing.assert_array_equal(bias, plain)
+        np.testing.assert_array_equal(divided, plain / gammas)
 
 
 @pytest.mark.parametrize("rows", [3, 20])

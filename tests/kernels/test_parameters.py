@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from draws import Case
-from examine import arithmetic, backward_bound, examine_backward
+from examine import arithmetic, backward, backward_bound, examine_backward
 
 from normlab.host.checks import step_of
 from normlab.kernels import Device, Problem
@@ -25,22 +25,33 @@ def problem_of(saved, weight, bias, rms=False, memory_efficient=True) -> Backwar
     return BackwardProblem(**given, **others, rms=rms, memory_efficient=memory_efficient)
 
 
-def examine(gammas, rms, eps=1e-5, size=1.0) -> None:
-    """Hold gradients of size `size` to their bounds, with every thread's gammas these ones in turn."""
+def examine(gammas, rms, eps=1e-5, size=1.0, n2=512) -> None:
+    """Hold gradients of size `size` to their bounds, with every thread's gammas these ones in turn.
+
+    grad_input has the same bits as of few rows, whose blocks take all gammas for rare.
+    """
     rng = np.random.default_rng(5)
-    x, grad = rng.uniform(-1, 1, size=(2, 5, 512))
-    weight, bias = np.resize(gammas, 512).astype(BFLOAT16), None if rms else np.zeros(512, BFLOAT16)
+    x, grad = rng.uniform(-1, 1, size=(2, 5, n2))
+    weight, bias = np.resize(gammas, n2).astype(BFLOAT16), None if rms else np.zeros(n2, BFLOAT16)
     case = Case(x.astype(BFLOAT16), weight, bias, (grad * size).astype(BFLOAT16), eps, rms)
     assert kind_of(problem_of(case.x, weight, bias, rms), 8, 8).narrow
-    plan = PIPELINED.plan(Problem("backward", "rms" if rms else "layer", 5, 512, "bfloat16"), Device.named("h200"))
+    plan = PIPELINED.plan(Problem("backward", "rms" if rms else "layer", 5, n2, "bfloat16"), Device.named("h200"))
     bound = backward_bound(case, arithmetic(case, plan.rows, plan.columns), True)
     assert np.isfinite(bound.grad_weight).mean() >= 0.75, "a bound that says something"
+    found: list[bytes] = []
+
+    def noted(*how):
+        gradients = backward(*how)
+        found.append(np.asarray(gradients[0]).tobytes())
+        return gradients
+
     with pytest.MonkeyPatch.context() as patch:
         for turn in range(2):
             for memory_efficient in (False, True):
-                examine_backward(case, None, PIPELINED, memory_efficient)
+                examine_backward(case, None, PIPELINED, memory_efficient, noted)
             if turn == 0:
                 devices.many_rows(patch)
+    assert found[:2] == found[2:]
 
 
 @both_norms
@@ -63,6 +74,20 @@ def test_large_gammas_are_within_the_bounds(rms):
 def test_small_gammas_are_within_the_bounds(rms):
     """The second and third are subnormal numbers."""
     examine([2.0**-126, -(2.0**-127), 3 * 2.0**-128, 2.0**-125], rms, eps=2.0**-128)
+
+
+rare_gammas = pytest.mark.parametrize("rare", [0.0, 1e-6, 2.0**127])
+
+
+@rare_gammas
+def test_a_single_rare_gamma_is_found_in_a_row_s_last_vector(rare):
+    examine([*[0.75] * 511, rare], rms=True, size=2.0**-60)
+
+
+@rare_gammas
+def test_a_single_rare_gamma_is_found_at_the_end_of_an_odd_row(rare):
+    """Rows that begin in the middle of a vector are asked in another way."""
+    examine([*[0.75] * 518, rare], rms=True, size=2.0**-60, n2=519)
 
 
 def test_what_comes_in_vectors_of_eight_is_narrow():

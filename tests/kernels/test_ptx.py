@@ -73,7 +73,7 @@ def compiled(t, v, rms, cc):
         kernels = kernels[FORMS.index((t, v, rms, cc)) - 1 :: 4]
     if t is v is BFLOAT16:
         for width, columns in ((4, 32), (4, 8), (1, 8)):
-            kernels.append((final_sums.build(dtype, width, columns), ((u, 2), (u, 2), weight, bias)))
+            kernels.append((final_sums.build(dtype, width, columns, 0.5), ((u, 2), (u, 2), weight, bias, (v, 1), u)))
     return [(kernel.py_func.__name__, compile_ptx(kernel, types, cc)) for kernel, types in kernels]
 
 

@@ -65,6 +65,13 @@ def test_short_rows_are_right(n1, n2, memory_efficient):
         examine_backward(random_case(n1, n2, t, rms=rms, parameters=v), None, STEP, memory_efficient)
 
 
+@pytest.mark.parametrize("rms", [False, True])
+def test_clamped_gammas_are_within_the_bounds_in_short_rows(rms):
+    case = random_case(37, 5, BFLOAT16, rms=rms)
+    weight = np.array([0.0, -0.0, 1e-6, -1e-6, 0.75]).astype(case.weight.dtype)
+    examine_backward(replace(case, weight=weight), None, STEP, True)
+
+
 @both_paths
 @pytest.mark.parametrize("parameters", [(True, False), (False, True), (False, False)])
 def test_short_rows_without_parameters_are_right(parameters, memory_efficient):

@@ -14,7 +14,7 @@ Tried: that float16 row in eight blocks whose 256 threads take two rows: 0.79; t
 What changed since step 2:
 - Several row groups share a block, each with its own row, pipeline stages and barrier; short rows share a warp.
 - A cluster divides a long row among its blocks. Its barrier has two halves: arrive, second pass, wait.
-- Parameters lie in shared memory (`parameters`). Recomputing divides grad_weight's sums by gamma once, at the end.
+- Parameters lie in shared memory (`parameters`). Recomputing divides grad_weight by gamma once, in the last kernel.
 - Few rows have blocks of their own for the columns (`beside`). Short rows come as tiles (`short_rows`).
 - A cluster takes odd rows by whole vectors, alignment after alignment (`edges`). Longer rows are cut (`split_rows`).
 - A residual's gradient, or a gate, comes through the same stages (`gated`).
@@ -132,7 +132,8 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
         each = clusters_for(layout, n1 // samples, resident, samples)
         lines = lines_of(layout, n1 // samples, each)
         work = _work(options, each * samples * layout.blocks, layout.blocks, PARTIAL_SUMS)
-        sums = final_sums.sums_of(problem, lines, padded) if lines * samples > 1 else ()
+        offset = kind.offset if kind.divided_late else None
+        sums = final_sums.sums_of(problem, lines, padded, offset) if lines * samples > 1 else ()
         return planned((work, *sums), column_chains_of(n1 // samples, layout, each, lines), lines * samples)
 
     return PersistentPlan(

@@ -2,8 +2,8 @@
 
 Each block adds up its row groups' partial sums (`finish`). What follows depends on the launch:
 
-- A launch of one cluster: the sums are the gradients.
-- A launch of several clusters: each writes a row of partial sums, and a second kernel adds up these rows.
+- A launch of one cluster: the sums are the gradients. If x̂ is recomputed, those of the weight are divided by gamma.
+- A launch of several clusters: each writes a row of partial sums. A second kernel adds up these rows, and divides.
 
 The row groups' sums lie in the memory of the pipeline stages, which are no longer used. A launch of few rows has other
 blocks for the columns (`beside`).
@@ -33,11 +33,11 @@ MANY_GROUPS = 8  # row groups per block from which all threads add up: the first
 @cache
 def epilogue(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `add_up_columns(operands, memory, share, sums, gradients)`."""
-    (sums_weight, sums_bias), memory_efficient = kind.sums, kind.memory_efficient
+    sums_weight, sums_bias = kind.sums
     # With a prefetch of 0, blocks may still read the last row's sums from this block's shared memory, so a barrier must
     # follow before this block ends. With a prefetch of 1 the last turn has no row: its barrier came after that reading.
     reads_last_sums = layout.blocks > 1 and layout.prefetch == 0
-    finish_weight = finisher(layout, kind, dtype, memory_efficient)
+    finish_weight = finisher(layout, kind, dtype, kind.memory_efficient)
     finish_bias = finisher(layout, kind, dtype, False)
 
     @cuda.jit(device=True)
@@ -67,13 +67,14 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
     It adds up the block's sums for a gradient. shared: the memory for sums. mine: the thread's sums. gradient and
     partials: where the result goes, see `writer`.
 
-    divide: divide the sums by the clamped gamma, as the first pass has not.
+    divide: divide the sums by the clamped gamma, as the first pass has not; partial sums stay as they are unless the
+    kernel that adds them up does not know the gammas (`Kind.divided_late`).
     """
     thread_map, rows = layout.thread_map, layout.rows
     threads, vectors, width, whole = thread_map
     elements, span = thread_map.elements, thread_map.span
-    _, load_clamped, _, _ = readers(layout, kind)
     by_all, add_up = rows >= MANY_GROUPS, groups_adder(layout)
+    divide_sums, late = divider(layout, kind, dtype), kind.divided_late
     first = 0 if by_all else 1  # the first row group that leaves its sums
     apart, anywhere = sums_apart(layout), layout.alignments > 1
     line_at = (rows - first) * apart  # where a line of the block's sums lies, after those of the row groups
@@ -82,7 +83,6 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
     @cuda.jit(device=True)
     def finish(shared, mine, operands, memory, share, gradient, partials):
         totals = cuda.local.array(width, dtype)
-        gammas = cuda.local.array(width, dtype)
         if rows > 1 or anywhere:
             cuda.syncthreads()  # all threads have read this memory: pipeline stages, or the other gradient's sums
         if rows > 1:
@@ -103,14 +103,14 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
             for other in range(0 if by_all else rows - 1):
                 for k in range(elements):
                     mine[k] += shared[other * apart + k * threads + share.thread]
+            if divide and (not late or partials.shape[0] == 1):
+                divide_sums(mine, operands, memory, share)
             # Round once and store, vector by vector.
             for v in range(vectors):
                 column = share.first + v * span
                 if whole or column < gradient.shape[0]:
-                    if divide:
-                        load_clamped(gammas, memory.parameters, v, share.offset, operands.weight, operands.eps)
                     for k in range(width):
-                        totals[k] = mine[v * width + k] / gammas[k] if divide else mine[v * width + k]
+                        totals[k] = mine[v * width + k]
                     if anywhere:
                         store_vector_from(shared, line_at + share.offset + v * span, totals, 0, width)
                     else:
@@ -120,6 +120,24 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
             write_line(shared, line_at, gradient, partials, share)
 
     return finish
+
+
+@cache
+def divider(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
+    """Return the device function `divide_sums(mine, operands, memory, share)`: divide by the clamped gammas."""
+    vectors, width, span, whole = layout.thread_map.loop
+    _, load_clamped, _, _ = readers(layout, kind)
+
+    @cuda.jit(device=True)
+    def divide_sums(mine, operands, memory, share):
+        gammas = cuda.local.array(width, dtype)
+        for v in range(vectors):
+            if whole or share.first + v * span < operands.grad_input.shape[1]:
+                load_clamped(gammas, memory.parameters, v, share.offset, operands.weight, operands.eps)
+                for k in range(width):
+                    mine[v * width + k] = mine[v * width + k] / gammas[k]
+
+    return divide_sums
 
 
 def sums_apart(layout: PipelineLayout) -> int:

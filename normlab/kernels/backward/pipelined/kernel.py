@@ -51,7 +51,6 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
         fetch_parameters(operands, memory, share)
         row = fetch_first_rows(operands, memory, share)
         rare = keep_parameters(operands, memory, share)
-        cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
         # First pass, exchange and second pass, row after row.
         take_rows(operands, memory, share, row, row_sums, rare, sums, partials)
         # Epilogue: the columns' sums, in the memory of the pipeline stages.

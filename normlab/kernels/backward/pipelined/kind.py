@@ -35,6 +35,11 @@ class Kind(NamedTuple):
         return self.weighted and not self.beside, self.biased and not self.beside
 
     @property
+    def divided_late(self) -> bool:
+        """Return True if the kernel that adds up partial sums for the weight divides them by gamma."""
+        return self.memory_efficient and self.weighted and not self.sampled
+
+    @property
     def centered(self) -> bool:
         """Return True if the passes subtract the mean: from a LayerNorm's saved input, not from an output."""
         return not (self.rms or self.memory_efficient)

@@ -120,6 +120,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                     store_parameters(parameters, gamma_at, v, share.offset, gammas, v * width)
                 if shifted and share.group == 0:
                     store_parameters(parameters, beta_at, v, share.offset, betas, v * width)
+        cuda.syncthreads()  # the parameters are in shared memory before other row groups read them
         return rare
 
     return keep_parameters

@@ -199,7 +199,7 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     if layout.saved_bytes == 2:
         if layout.threads <= MOST_UNROLLED and not layout.once:
             at_once = vectors
-        elif layout.alignments == 1 or not memory_efficient:
+        elif (layout.alignments == 1 or not memory_efficient) and not kind.float16:
             at_once = 2 - vectors % 2  # two, or one of an odd number. Four spilled where `once` leaves 64 registers
     storer = vector_storer if kind.gating is None else gated.vector_storer
     several_vectors = repeated(storer(layout, kind, dtype), at_once)

@@ -50,6 +50,7 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     fetch, load_statistics, exchange = fetcher(layout, kind), statistics_loader(kind), exchange_of(layout, kind)
     write_sums, arrive, wait, read_sums, means, keep_sums, _ = exchange
     pass_1, pass_2, alone = first_pass(layout, kind, dtype), second_pass(layout, kind, dtype), layout.alone
+    once = layout.once
 
     @cuda.jit(device=True)
     def take_rows(operands, memory, share, row, row_sums, rare, sums, partials):
@@ -62,12 +63,14 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
             # n2 = 2048, and four with a prefetch of 1 in bfloat16 at n2 = 8192.
             row = Row(row.number, (slot * rows + share.group) * columns + share.offset, row.center, row.scale)
             # Fetch ahead into the stage of the previous row, which is free. With one stage, fetch this row into it.
-            free = stages - 1 if slot == 0 else slot - 1
-            ahead = row.number + prefetched * share.stride
-            fetch(operands, memory, ahead, (free * rows + share.group) * columns + share.offset, share)
-            commit_copies()
-            # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
-            next_center, next_scale = load_statistics(operands, row.number + share.stride)
+            next_center, next_scale = row.center, row.scale
+            if not once:
+                free = stages - 1 if slot == 0 else slot - 1
+                ahead = row.number + prefetched * share.stride
+                fetch(operands, memory, ahead, (free * rows + share.group) * columns + share.offset, share)
+                commit_copies()
+                # Load the next row's statistics a turn ahead: a load takes most of a microsecond.
+                next_center, next_scale = load_statistics(operands, row.number + share.stride)
             correction = correction_of(row_sums, row.number, operands.invvar)
 
             # First pass: the row's two sums, and its terms of the columns' sums.
@@ -91,7 +94,7 @@ def turns_at_once(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                     leave_means(row_sums, row.number, mean_g, mean_gx)
                 pass_2(operands, memory, share, row, rare, mean_gx, mean_g)
             slot = 0 if slot == stages - 1 else slot + 1
-            top += share.stride
+            top = end if once else top + share.stride
             row = Row(row.number + share.stride, row.at, next_center, next_scale)
 
     return take_rows

@@ -6,20 +6,22 @@ from typing import Any
 from normlab.engine import cuda, load, store
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.tiles import TileLayout
+from normlab.stages.recompute import clamp_by_magnitude
 from normlab.stages.warp import ALL_LANES
 
 
 @cache
 def columns_adder(layout: TileLayout, kind: Kind) -> Any:
-    """Return the device function `add_up(shared, place, parameters, sums, …)`: the block's sums of the columns.
+    """Return the device function `add_up(shared, place, operands, sums, …)`: the block's sums of the columns.
 
     The lane groups of a warp add up by shuffles, the warps through shared memory, where their results were. A launch of
     one block has the gradients; of several, each writes a row of partial sums.
     """
     lanes, n2, elements = layout.lanes, layout.n2, layout.elements
     results_at, apart = layout.results_at, layout.tile
-    weighted, biased, divide = kind.weighted, kind.biased, kind.memory_efficient
+    weighted, biased, divided = kind.weighted, kind.biased, kind.memory_efficient
     levels, warps, threads = layout.groups.bit_length() - 1, layout.warps, layout.threads
+    turns = -(-n2 // threads)  # a constant: a loop without one was unrolled to six divisions
 
     @cuda.jit(device=True)
     def leave_sums(shared, at, place, mine):
@@ -32,32 +34,31 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
                     store(shared, at + place.column + k, mine[k])
 
     @cuda.jit(device=True)
-    def write_sums(shared, at, gradient, partials):
-        column = cuda.threadIdx.x
-        while column < n2:
-            total = load(shared, at + column)
-            for warp in range(1, warps):
-                total += load(shared, at + warp * apart + column)
-            if partials.shape[0] > 1:
-                store(partials, (cuda.blockIdx.x, column), total)
-            else:
-                store(gradient, column, total)
-            column += threads
+    def write_sums(shared, at, gradient, partials, weight, eps):
+        for turn in range(turns):
+            column = cuda.threadIdx.x + turn * threads
+            if column < n2:
+                total = load(shared, at + column)
+                for warp in range(1, warps):
+                    total += load(shared, at + warp * apart + column)
+                if partials.shape[0] > 1:
+                    store(partials, (cuda.blockIdx.x, column), total)
+                else:
+                    if divided and weight is not None:  # else the last kernel divides
+                        total = total / clamp_by_magnitude(load(weight, column), eps)
+                    store(gradient, column, total)
 
     @cuda.jit(device=True)
-    def add_up(shared, place, parameters, sums, grad_weight, grad_bias, part_weight, part_bias):
+    def add_up(shared, place, operands, sums, grad_weight, grad_bias, part_weight, part_bias):
         cuda.syncwarp()  # all lanes have stored this warp's last results
         if weighted:
-            if divide:
-                for k in range(elements):
-                    sums.weight[k] = sums.weight[k] / parameters.clamped[k]
             leave_sums(shared, results_at + place.warp * apart, place, sums.weight)
         if biased:
             leave_sums(shared, results_at + place.warp * apart + n2, place, sums.bias)
         cuda.syncthreads()  # all warps' sums are in shared memory before they are added up
         if weighted:
-            write_sums(shared, results_at, grad_weight, part_weight)
+            write_sums(shared, results_at, grad_weight, part_weight, operands.weight, operands.eps)
         if biased:
-            write_sums(shared, results_at + n2, grad_bias, part_bias)
+            write_sums(shared, results_at + n2, grad_bias, part_bias, None, None)
 
     return add_up

@@ -54,7 +54,7 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
         for k in range(elements):
             sums.weight[k] = cast(0, invvar)
             sums.bias[k] = cast(0, invvar)
-        operands = Operands(grad_output, saved, mean, invvar, row_sums, grad_input, factor)
+        operands = Operands(grad_output, saved, mean, invvar, weight, eps, row_sums, grad_input, factor)
         lane = int32(cuda.threadIdx.x) & 31
         group, column = lane // lanes, lane % lanes * elements
         whole = saved.shape[0] // rows
@@ -82,7 +82,7 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
 
         # Epilogue: the columns' sums.
         launch_dependents()  # the final sums' blocks may start on multiprocessors that this kernel leaves
-        add_up(memory.floats, place, parameters, sums, grad_weight, grad_bias, part_weight, part_bias)
+        add_up(memory.floats, place, operands, sums, grad_weight, grad_bias, part_weight, part_bias)
 
     return backward_short_rows
 

@@ -12,12 +12,14 @@ from normlab.stages.warp import lanes_sum
 
 
 class Operands(NamedTuple):
-    """The kernel's matrices and statistics in global memory, and its scalars. factor: 1 / n2."""
+    """The kernel's arrays in global memory, and its scalars. factor: 1 / n2."""
 
     grad_output: Any
     saved: Any
     mean: Any
     invvar: Any
+    weight: Any
+    eps: Any
     row_sums: Any
     grad_input: Any
     factor: Any
