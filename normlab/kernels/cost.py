@@ -29,7 +29,7 @@ class Constants(NamedTuple):
     """Hold what is fitted.
 
     Attributes:
-        launch: µs of an empty kernel between two events.
+        launch: µs of an empty kernel between two events, on an H200 (`Device.launch_difference`).
         latency: µs from a load to its value while the memory is busy. An exchange takes half of it within a block, all
             of it within a cluster; a second kernel begins after two of them.
         attained: fraction of the data sheet's bandwidth that a long copy reaches.
@@ -150,8 +150,9 @@ def predict(
     sums = constants.sums * plan.scratch_bytes / device.bandwidth * 1e6
     if len(plan.work) > 1:
         sums += 2 * constants.latency
+    launch = constants.launch + device.launch_difference
     return Cost(
-        constants.launch,
+        launch,
         start=life + constants.latency * backward,
         memory=memory,
         work=busy,
@@ -160,7 +161,7 @@ def predict(
         rounds=rounds,
         in_flight=in_flight,
         needed=reading / memory * life / processors,
-        copy=constants.launch + constants.latency + moved(operands, 1) / attained,
+        copy=launch + constants.latency + moved(operands, 1) / attained,
     )
 
 
