@@ -195,7 +195,8 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     """
     vectors, memory_efficient, gating = layout.thread_map.vectors, kind.memory_efficient, kind.gating is not None
     # Unrolled, rows in 16 bits take an eighth fewer instructions (689 instead of 788 at n2 = 4096) and more registers.
-    at_once = 1  # vectors per turn of the loop: two spilled where odd rows are recomputed, 31,255 columns of float16
+    # Vectors per turn of the loop. Two spilled from the output: of odd rows (31,255 columns), and of float16 (8,192).
+    at_once = 1
     if layout.saved_bytes == 2:
         if layout.threads <= MOST_UNROLLED and not layout.once:
             at_once = vectors
