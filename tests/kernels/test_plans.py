@@ -580,7 +580,8 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 50257, half, (9, 0), most
     yield "pipelined", 5001, wide._replace(memory_efficient=True), (9, 0), most
     yield "pipelined", 5001, half, (9, 0), most  # three row groups, with all registers that they leave
-    # with the row group's index in a register it spilled
+    # with two vectors stored at once the first spilled, with the row group's index in a register the second
+    yield "pipelined", 8192, Form(np.float16, np.float16, memory_efficient=True), (9, 0), most
     yield "pipelined", 31255, Form(np.float16, np.float16, memory_efficient="exact"), (9, 0), most
     # two of which others of their tables spilled, by the registers that their threads leave
     yield "pipelined", 7001, wide, (9, 0), most

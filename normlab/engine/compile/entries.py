@@ -46,23 +46,23 @@ def short_entries(kinds: tuple) -> Iterator[None]:
 
 def shorten(kernel: ir.Function, kinds: tuple) -> None:
     """Leave out of a kernel's parameters, in place, those that `signatures.parameters` does not give."""
-    given, kept, known = iter(kernel.args), [], []
+    given, kept = iter(kernel.args), []
+    known: dict[int, Any] = {}  # a parameter's id → its value
     builder = ir.IRBuilder()
     builder.position_at_start(kernel.entry_basic_block)
     for kind in kinds:
         if kind is None:
-            known.append((next(given), None))
+            known |= _constant(next(given), None)
         elif not isinstance(kind, tuple):
             kept.append(next(given))
         else:
             some, others = _of_array(builder, [next(given) for _ in range(NUMBERS + 2 * kind[1])], *kind)
             kept += some
-            known += others
-    values = {id(old): ir.Constant(old.type, new) if new is None or isinstance(new, int) else new for old, new in known}
+            known |= others
     for block in kernel.blocks:
         for instruction in block.instructions:
-            for operand in [one for one in instruction.operands if id(one) in values]:
-                instruction.replace_usage(operand, values[id(operand)])
+            for operand in [one for one in instruction.operands if id(one) in known]:
+                instruction.replace_usage(operand, known[id(operand)])
             if isinstance(instruction, InsertValue):  # its text is made of these, not of its operands
                 instruction.aggregate, instruction.value = instruction.operands
     function = ir.FunctionType(ir.VoidType(), [one.type for one in kept])
@@ -70,18 +70,25 @@ def shorten(kernel: ir.Function, kinds: tuple) -> None:
     kernel.args = tuple(kept)
 
 
-def _of_array(builder: ir.IRBuilder, numbers: list, dtype: Any, ndim: int, layout: str) -> tuple[list, list]:
-    """Return which of an array's parameters stay, and (parameter, value) of the others."""
+def _constant(parameter: Any, value: int | None) -> dict[int, Any]:
+    """Return a parameter's id with a constant of its type; None: the null pointer."""
+    return {id(parameter): ir.Constant(parameter.type, value)}
+
+
+def _of_array(builder: ir.IRBuilder, numbers: list, dtype: Any, ndim: int, layout: str) -> tuple[list, dict[int, Any]]:
+    """Return which of an array's parameters stay, and the values of the others by the parameters' ids."""
     meminfo, parent, items, itemsize, data, *lengths = numbers
     shape, strides = lengths[:ndim], lengths[ndim:]
+    size = np.dtype(dtype).itemsize
+    others = _constant(meminfo, None) | _constant(parent, None) | _constant(itemsize, size)
     count: Any = ir.Constant(items.type, 1)
     for length in shape:
         count = builder.mul(count, length)
-    others = [(meminfo, None), (parent, None), (items, count), (itemsize, np.dtype(dtype).itemsize)]
+    others[id(items)] = count
     if layout != "C":
         return [data, *lengths], others
-    step: Any = ir.Constant(itemsize.type, np.dtype(dtype).itemsize)
+    step: Any = ir.Constant(itemsize.type, size)
     for length, stride in reversed(list(zip(shape, strides, strict=True))):
-        others.append((stride, step))
+        others[id(stride)] = step
         step = builder.mul(step, length)
     return [data, *shape], others

@@ -107,7 +107,8 @@ def compile_ptx(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> str:
     Raises:
         CompilerMissingError: there is no compiler here.
         ValueError: the kernel has `debug=True`, or links code of another language (`link`).
-        RuntimeError: nvJitLink refuses the code; the message gives its log.
+        RuntimeError: nvJitLink refuses the code; the message gives its log. Or Numba hands over arguments in a way that
+            is not known here (`entries`).
     """
     from cuda.bindings import nvjitlink
 

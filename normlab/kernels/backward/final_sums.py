@@ -84,14 +84,13 @@ def rows_adder(dtype: Any, width: int, groups: int) -> Any:
 def divisor_loader(offset: float | None) -> Any:
     """Return the device function `load_divisor(weight, eps, column, like)`: the clamped gamma, weight + offset.
 
-    It is 1, of `like`'s dtype, past the last column, and everywhere if offset is None: then nothing is divided.
+    It is 1, of `like`'s dtype, past the last column. offset: None in a kernel that divides nothing, and asks for none.
     """
-    divides = offset is not None
 
     @cuda.jit(device=True)
     def load_divisor(weight, eps, column, like):
         divisor = cast(1, like)
-        if divides and column < weight.shape[0]:
+        if column < weight.shape[0]:
             divisor = load(weight, column)
             if offset:
                 divisor += cast(offset, like)

@@ -132,8 +132,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
         each = clusters_for(layout, n1 // samples, resident, samples)
         lines = lines_of(layout, n1 // samples, each)
         work = _work(options, each * samples * layout.blocks, layout.blocks, PARTIAL_SUMS)
-        offset = kind.offset if kind.divided_late else None
-        sums = final_sums.sums_of(problem, lines, padded, offset) if lines * samples > 1 else ()
+        sums = final_sums.sums_of(problem, lines, padded, kind.divisor_offset) if lines * samples > 1 else ()
         return planned((work, *sums), column_chains_of(n1 // samples, layout, each, lines), lines * samples)
 
     return PersistentPlan(

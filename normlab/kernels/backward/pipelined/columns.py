@@ -3,7 +3,7 @@
 Each block adds up its row groups' partial sums (`finish`). What follows depends on the launch:
 
 - A launch of one cluster: the sums are the gradients. If x̂ is recomputed, those of the weight are divided by gamma.
-- A launch of several clusters: each writes a row of partial sums. A second kernel adds up these rows, and divides.
+- A launch of several clusters: each writes a row of partial sums. A second kernel adds up these rows and divides.
 
 The row groups' sums lie in the memory of the pipeline stages, which are no longer used. A launch of few rows has other
 blocks for the columns (`beside`).
@@ -67,14 +67,13 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
     It adds up the block's sums for a gradient. shared: the memory for sums. mine: the thread's sums. gradient and
     partials: where the result goes, see `writer`.
 
-    divide: divide the sums by the clamped gamma, as the first pass has not; partial sums stay as they are unless the
-    kernel that adds them up does not know the gammas (`Kind.divided_late`).
+    divide: divide gradients, but no partial sums, by the clamped gamma, as the first pass has not.
     """
     thread_map, rows = layout.thread_map, layout.rows
     threads, vectors, width, whole = thread_map
     elements, span = thread_map.elements, thread_map.span
     by_all, add_up = rows >= MANY_GROUPS, groups_adder(layout)
-    divide_sums, late = divider(layout, kind, dtype), kind.divided_late
+    divide_sums = divider(layout, kind, dtype)
     first = 0 if by_all else 1  # the first row group that leaves its sums
     apart, anywhere = sums_apart(layout), layout.alignments > 1
     line_at = (rows - first) * apart  # where a line of the block's sums lies, after those of the row groups
@@ -103,7 +102,7 @@ def finisher(layout: PipelineLayout, kind: Kind, dtype: Any, divide: bool) -> An
             for other in range(0 if by_all else rows - 1):
                 for k in range(elements):
                     mine[k] += shared[other * apart + k * threads + share.thread]
-            if divide and (not late or partials.shape[0] == 1):
+            if divide and partials.shape[0] == 1:  # else the last kernel divides
                 divide_sums(mine, operands, memory, share)
             # Round once and store, vector by vector.
             for v in range(vectors):

@@ -35,9 +35,9 @@ class Kind(NamedTuple):
         return self.weighted and not self.beside, self.biased and not self.beside
 
     @property
-    def divided_late(self) -> bool:
-        """Return True if the kernel that adds up partial sums for the weight divides them by gamma."""
-        return self.memory_efficient and self.weighted and not self.sampled
+    def divisor_offset(self) -> float | None:
+        """Return the offset of the gammas by which the last kernel divides grad_weight; None if it does not."""
+        return self.offset if self.memory_efficient and self.weighted else None
 
     @property
     def centered(self) -> bool:

@@ -68,9 +68,11 @@ def nearest(column, n2):
 def mover(layout: PipelineLayout, dtype: Any, offset_of_gamma: float, inverted: bool) -> Any:
     """Return the device function `move(parameters, start, array, share, eps) -> rare`, for rows that begin anywhere.
 
-    All threads of the block move its columns of a parameter, neighbouring threads neighbouring columns: each thread
-    its own took 3.5 us, because a warp's loads then have gaps. start: where the parameter begins in shared memory.
-    rare: True if one of the thread's elements is a rare gamma.
+    All threads of the block move its columns of a parameter, neighbouring threads neighbouring columns. Where each
+    thread loaded its own, a warp's loads had gaps, and few turns took up to 3.5 us longer.
+
+    start: where the parameter begins in shared memory. inverted: say whether a gamma is rare. rare: True if one of the
+    thread's elements is; always False if not inverted.
     """
     columns, threads, rows = layout.thread_map.columns, layout.thread_map.threads, layout.rows
     together = rows * threads

@@ -121,7 +121,7 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 for k in range(width):
                     grad = grads[k]
                     value = values[k]
-                    if memory_efficient:  # value = gamma x̂; `columns.finish` divides the sums for grad_weight by gamma
+                    if memory_efficient:  # value = gamma x̂; grad_weight's sums are divided by gamma at the end
                         if biased:
                             value -= betas[k]
                         product = grad * value

@@ -48,8 +48,7 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
 
     def persistent(resident: int) -> Plan:
         blocks = blocks_for(n1, layout, resident)
-        offset = kind.offset if kind.divided_late else None
-        sums = final_sums.sums_of(problem, blocks, False, offset) if blocks > 1 else ()
+        sums = final_sums.sums_of(problem, blocks, False, kind.divisor_offset) if blocks > 1 else ()
         return Plan(
             "short_rows",
             (work(blocks), *sums),

@@ -160,7 +160,7 @@ def row_adder(layout: TileLayout, kind: Kind) -> Any:
             if recomputes and biased:
                 values[k] -= parameters.betas[k]
             product = grad * values[k]
-            if recomputes:  # dy gamma x̂ is g x̂: gamma cancels; `columns_adder` divides the column's sum by gamma
+            if recomputes:  # dy gamma x̂ is g x̂: gamma cancels; the column's sum is divided by gamma at the end
                 sum_gx += product
                 if weighted:
                     sums.weight[k] += product
