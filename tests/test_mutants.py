@@ -687,6 +687,9 @@ def imported_afresh(mutation: Mutation, folder: Path, monkeypatch):
         for name in [name for name in sys.modules if name.startswith(FRESH)]:
             del sys.modules[name]
         sys.modules.update(real)
+        for name, module in real.items():  # a package's attribute, too, is the module imported last
+            package, _, attribute = name.rpartition(".")
+            setattr(sys.modules[package], attribute, module)
 
 
 def test_a_mutation_ignores_comments_and_says_when_its_anchor_is_gone_or_ambiguous():

@@ -173,6 +173,8 @@ class ClusterLayout(NamedTuple):
             if it takes one row after another.
         anywhere: True if rows begin in the middle of a vector (`clusters.edges`).
         alike: True if a cluster takes such rows of one place in a vector only, and holds the parameters shifted.
+        kept: True if a thread's registers hold its part of the row. Kernels are remembered by their layout, so what
+            they are built for is a field, not worked out from limits above.
     """
 
     thread_map: ThreadMap
@@ -185,6 +187,7 @@ class ClusterLayout(NamedTuple):
     one_row: bool = False
     anywhere: bool = False
     alike: bool = False
+    kept: bool = False
 
     @property
     def cluster(self) -> int:
@@ -251,10 +254,10 @@ class ClusterLayout(NamedTuple):
         return max(1, min(room, most if threads <= FEW_THREADS else MAX_THREADS // threads))
 
     @property
-    def kept(self) -> bool:
-        """Return True if a thread's registers hold its part of the row."""
-        few = self.words_per_thread <= (KEPT if self.thread_map.threads * self.slices <= 2 * FEW_THREADS else FEWER)
-        return few and self.thread_map.threads * self.slices <= 3 * FEW_THREADS and self.parameters_held
+    def fits_registers(self) -> bool:
+        """Return True if a thread's registers have room for its part of the row."""
+        threads = self.thread_map.threads * self.slices
+        return threads <= 3 * FEW_THREADS and self.words_per_thread <= (KEPT if threads <= 2 * FEW_THREADS else FEWER)
 
     @property
     def resident(self) -> int:
@@ -352,7 +355,7 @@ def clusters_for(n1: int, layout: ClusterLayout, resident: int, places: int) -> 
 
 
 def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device, places: int = 1) -> ClusterLayout:
-    """Return the layout for n1 rows, with `parameter_bytes`, `spread`, `readers` and `one_row` chosen for them.
+    """Return the layout for n1 rows, with all that may depend on their number chosen for them.
 
     A thread keeps its columns and a warp its number among the row's warps, so no bit depends on n1.
     parameter_bytes: bytes per element of weight and bias. places: `places_of`.
@@ -384,4 +387,5 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     # Cut out of two vectors, two parameters of 16 bits take more instructions than all else of a LayerNorm.
     both = held.anywhere and held.parameters == 2 and held.thread_map.width == BYTES // 2
     alike = both and held.blocks <= ALIKE_BLOCKS[places] and n1 * held.blocks >= ALIKE_FROM * processors
-    return held._replace(one_row=one_row, alike=alike)
+    held = held._replace(one_row=one_row, alike=alike)
+    return held._replace(kept=held.fits_registers)
