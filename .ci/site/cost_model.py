@@ -25,7 +25,7 @@ SETS = {  # what the table of errors calls a set: record, and the set within it
     "shapes drawn on another GPU, held out": ("sweep_h100", None),
 }
 MEANT = {
-    "launch": ("µs", "an empty kernel between two events, on an H200"),
+    "launch": ("µs", "an empty kernel between two events"),
     "latency": ("µs", "from a load to its value while the memory is busy"),
     "attained": ("", "fraction of the data sheet's bandwidth that a long copy reaches"),
     "work": ("ns", "per element and pass on one multiprocessor"),

@@ -301,13 +301,12 @@ def _times(row: dict[str, Any], peer: str) -> float:
 
 
 def lengths(direction: str) -> str:
-    """Return the fractions of a copy at lengths between those of the plan tables; before / after a change."""
+    """Return the fractions of a copy at lengths between those of the plan tables."""
     found: dict[int, dict[tuple[str, str], str]] = {}
     for gpu in ("h200", "h100"):
         for row in record(f"lengths_{gpu}")["rows"]:
             if row["direction"] == direction:
-                before = f"{row['before']:.2f} / " if "before" in row else ""
-                found.setdefault(row["n2"], {})[gpu, row["norm"]] = f"{before}{row['of_copy']:.2f}"
+                found.setdefault(row["n2"], {})[gpu, row["norm"]] = f"{row['of_copy']:.2f}"
     columns = [(gpu, norm) for gpu in ("h200", "h100") for norm in NORMS]
     rows = [[f"{n2:,}", *(cells.get(column, "–") for column in columns)] for n2, cells in sorted(found.items())]
     return _table(["columns", *(f"{NORMS[norm]}, {gpu.upper()}" for gpu, norm in columns)], rows, set())

@@ -11,8 +11,6 @@ from normlab.host.checks import step_of
 from normlab.kernels import Device, Plan, Problem
 from normlab.kernels.cost import FITTED, Constants, predict
 
-# In earlier records forwards of short rows, and backwards of rows that begin within a vector, were other kernels.
-TILES_FROM, EDGES_FROM = "2026-11-26T11:30", "2026-11-26T15:30"
 SAVED = {OURS: "input", RECOMPUTED: "output"}
 
 
@@ -29,8 +27,7 @@ class Timed(NamedTuple):
 def timed(record: dict[str, Any]) -> list[Timed]:
     """Return the plans of a record's rows as they are made today, with the times of the record.
 
-    The plans of earlier kernels are left out, of which the model knows only the least time, and plans that the record
-    is too old for.
+    The plans of earlier kernels are left out, of which the model knows only the least time.
     """
     device = device_of(record)
     found = []
@@ -40,19 +37,10 @@ def timed(record: dict[str, Any]) -> list[Timed]:
                 asked = {key: row[key] for key in ("direction", "norm", "n1", "n2", "dtype")}
                 operands = Problem(**asked, saved=saved).described()
                 plan = plan_of(operands, row["direction"], device)
-                if record["date"] < _kernels_from(plan, row["direction"]):
-                    continue
                 cost = predict(plan, operands, device)
                 if cost is not None and cost.in_flight is not None:
                     found.append(Timed(row, plan, operands, device, row["contenders"][name]["median_us"]))
     return found
-
-
-def _kernels_from(plan: Plan, direction: str) -> str:
-    """Return the date from which on records are of a plan's kernels."""
-    if direction == "forward":
-        return TILES_FROM if plan.step == "short_rows" else ""
-    return EDGES_FROM if getattr(plan.layout, "alignments", 1) > 1 else ""
 
 
 def device_of(record: dict[str, Any]) -> Device:

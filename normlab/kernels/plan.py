@@ -63,7 +63,6 @@ class Device:
         shared_bytes: shared memory that one block may have, static and dynamic together.
         bandwidth: bytes per second of the memory, by the data sheet; None: unknown.
         registers: of a multiprocessor, 32 bits each.
-        launch_difference: µs that a launch takes more than on the H200 that the cost model was fitted to.
     """
 
     multiprocessors: int
@@ -71,7 +70,6 @@ class Device:
     shared_bytes: int
     bandwidth: float | None = None
     registers: int = 65536  # of every GPU in `DEVICES`
-    launch_difference: float = 0.0
 
     @staticmethod
     def of(array: Any) -> "Device":
@@ -122,14 +120,14 @@ def _facts(processors: int, capability: tuple[int, int]) -> Device:
     return Device(processors, capability, block_shared_bytes(capability))
 
 
-def _known(processors: int, capability: tuple[int, int], bandwidth: float, launch_difference: float = 0.0) -> Device:
-    return replace(_facts(processors, capability), bandwidth=bandwidth, launch_difference=launch_difference)
+def _known(processors: int, capability: tuple[int, int], bandwidth: float) -> Device:
+    return replace(_facts(processors, capability), bandwidth=bandwidth)
 
 
 # NVIDIA's data sheets. The kernels have not been timed on the last two.
 DEVICES = {
     "h200": _known(132, (9, 0), 4.8e12),  # SXM, 141 GB of HBM3e
-    "h100": _known(132, (9, 0), 3.35e12, -0.7),  # SXM, 80 GB of HBM3; copies of up to 128 KiB take 4.2 us, not 4.9
+    "h100": _known(132, (9, 0), 3.35e12),  # SXM, 80 GB of HBM3
     "h100-pcie": _known(114, (9, 0), 2.0e12),  # 80 GB of HBM2e
     "a100": _known(108, (8, 0), 2.039e12),  # SXM, 80 GB of HBM2e
     "l40s": _known(142, (8, 9), 0.864e12),  # 48 GB of GDDR6

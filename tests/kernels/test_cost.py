@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 from math import exp
-from statistics import median
 
 import pytest
 
@@ -95,17 +94,6 @@ def test_half_of_the_plans_and_nine_of_ten_are_as_near_to_the_records_as_the_mod
     half, most = (exp(error) for error in predicted.median_and_tail(found))
     assert half <= HALF
     assert most <= MOST
-
-
-def test_a_launch_on_an_h100_differs_by_what_small_copies_say():
-    """A copy is PyTorch's: what it takes of up to 128 KiB depends on the machine, and not on a kernel of normlab's."""
-
-    def small_copy(name):
-        return median(row["copy"]["median_us"] for row in record(name)["rows"] if row["bytes"] <= 2**17)
-
-    difference = small_copy("sweep_h100") - small_copy("sweep_h200")
-    assert Device.named("h100").launch_difference == pytest.approx(difference, abs=0.1)
-    assert Device.named("h200").launch_difference == 0.0
 
 
 def test_each_constant_is_where_the_plans_that_it_was_fitted_to_are_nearest():
