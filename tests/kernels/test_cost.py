@@ -66,13 +66,13 @@ def test_a_row_takes_least_where_the_last_wave_is_full(n2):
 
 
 def test_few_bytes_in_flight_are_what_bounds_a_plan_that_little_s_law_says_they_bound():
-    alone = cost_of("forward", "layer", "bfloat16", 2**20, 768, blocks=1)
+    alone = cost_of("forward", "layer", "bfloat16", 2**20, 1024, blocks=1)
     assert alone.bound_by == "bytes in flight"
     assert alone.in_flight < alone.needed
-    many = cost_of("forward", "layer", "bfloat16", 2**20, 768)
+    many = cost_of("forward", "layer", "bfloat16", 2**20, 1024)
     assert many.bound_by == "memory"
     assert many.in_flight > many.needed
-    assert cost_of("forward", "layer", "bfloat16", 8, 768).bound_by == "launch"
+    assert cost_of("forward", "layer", "bfloat16", 8, 1024).bound_by == "launch"
 
 
 def test_a_plan_that_does_not_say_what_is_in_flight_has_a_least_time_and_an_unknown_gpu_none():
