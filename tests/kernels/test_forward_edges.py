@@ -74,6 +74,16 @@ def test_nothing_is_found_in_long_odd_rows(way, monkeypatch):
     assert {(plan.kept, plan.spread, plan.readers) for plan in built if plan.parameters} == {how}
 
 
+def test_a_row_that_registers_do_not_keep_has_another_layout(monkeypatch):
+    """Kernels are remembered by layout: with an equal one, rows to be read again would come from the kernel that keeps."""
+    slices = layouts.ClusterLayout(ThreadMap(64, 2, 8, False), 2, 2)
+    kept = layouts.spread_out(slices, 1000, 2, H100)
+    monkeypatch.setattr(layouts, "KEPT", 1)
+    read_again = layouts.spread_out(slices, 1000, 2, H100)
+    assert (kept.kept, read_again.kept) == (True, False)
+    assert kept != read_again
+
+
 @cache
 def bits_by_a_cluster_each():
     """A case, and the bits of its results where each row has a cluster of its own."""
