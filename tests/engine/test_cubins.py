@@ -171,17 +171,23 @@ def test_a_place_that_cannot_be_written_is_told_once_and_hinders_nothing(compile
 def test_readers_see_a_whole_file_or_none_while_others_write(tmp_path):
     path = tmp_path / "kernel.cubin"
     images = [bytes([k]) * 200_000 for k in range(4)]
-    stop = threading.Event()
+    stop, tried = threading.Event(), threading.Event()
 
     def write(k):
         while not stop.is_set():
-            cubins._write(path, str(k), images[k])
+            try:
+                cubins._write(path, str(k), images[k])
+            finally:
+                tried.set()
 
     writers = [threading.Thread(target=write, args=[k]) for k in range(4)]
     for writer in writers:
         writer.start()
+    seen = []
     try:
-        seen = [cubins._read(path) for _ in range(300)]
+        while len(seen) < 300 or not tried.is_set():  # a busy machine reads so often before the first write has ended
+            seen.append(cubins._read(path))
+        seen.append(cubins._read(path))
     finally:
         stop.set()
         for writer in writers:
