@@ -75,7 +75,7 @@ def test_nothing_is_found_in_long_odd_rows(way, monkeypatch):
 
 
 def test_a_row_that_registers_do_not_keep_has_another_layout(monkeypatch):
-    """Kernels are remembered by layout: from an equal one, rows to be read again would come by another kernel."""
+    """Kernels are remembered by layout: with an equal one, the second kind of row would run the first one's kernel."""
     slices = layouts.ClusterLayout(ThreadMap(64, 2, 8, False), 2, 2)
     kept = layouts.spread_out(slices, 1000, 2, H100)
     monkeypatch.setattr(layouts, "KEPT", 1)
