@@ -24,26 +24,28 @@ from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.kernels.split import ROW_THREADS
 
 FLOAT32 = np.dtype(np.float32)
+SAVED = "grad_output", "saved", "invvar", "weight", "bias", "mean"  # the arrays of `ShardedBackward`, in order
 
 
-def replayed(arrays: int) -> Callable[[Callable[..., tuple]], Callable[..., tuple]]:
+def replayed(*names: str) -> Callable[[Callable[..., tuple]], Callable[..., tuple]]:
     """Return a decorator that caches a function's launches for calls that repeat.
 
-    The function gets an array backend, then the call's arguments: first so many arrays, of which some may be None, then
-    hashable options. It asks the backend for the arrays as operands, once each and in their order, and returns its
-    results as `replay.keep` takes them. The decorated function takes no backend, and returns the caller's arrays.
+    The function gets an array backend, then the call's arguments: first the arrays, which errors call by `names` and of
+    which all but the first may be None, then hashable options. It asks the backend for the arrays as operands, once
+    each and in their order, and returns its results as `replay.keep` takes them. The decorated function
+    takes no backend, and returns the caller's arrays.
     """
 
     def decorate(run: Callable[..., tuple]) -> Callable[..., tuple]:
         @wraps(run)
         def call(*given: Any) -> tuple:
-            tensors, options = given[:arrays], given[arrays:]
+            tensors, options = given[: len(names)], given[len(names) :]
             key, pointers = replay.signature(tensors, (), 0.0, run.__qualname__, run.__module__, *options)
             cached = replay.find(key)
             if cached:
                 return cached(pointers)
-            named = {f"tensor {number}": tensor for number, tensor in enumerate(tensors)}
-            backend = replay.caching(backend_of({"tensor 0": tensors[0]}, named), key, pointers)
+            named = dict(zip(names, tensors, strict=True))
+            backend = replay.caching(backend_of({names[0]: tensors[0]}, named), key, pointers)
             return replay.keep(backend, *run(backend, *given))
 
         return call
@@ -51,7 +53,7 @@ def replayed(arrays: int) -> Callable[[Callable[..., tuple]], Callable[..., tupl
     return decorate
 
 
-@replayed(1)
+@replayed("x")
 def row_message(backend: Backend, x: Any, rms: bool) -> tuple:
     """Return this rank's message for the forward. x: (n1, n2), both at least 1, float16, bfloat16 or float32."""
     n1, n2 = x.shape
@@ -79,7 +81,7 @@ class Statistics(NamedTuple):
     invvar: Any
 
 
-@replayed(1)
+@replayed("messages")
 def statistics_of(backend: Backend, messages: Any, eps: float, rms: bool, variance: bool) -> tuple:
     """Return the fields of `Statistics` from the messages of all ranks, which are overwritten.
 
@@ -102,7 +104,7 @@ def launch_statistics(backend: Backend, messages: Any, eps: float, rms: bool, va
     return Statistics(count, mean, unbiased, invvar)
 
 
-@replayed(5)
+@replayed("x", "weight", "bias", "mean", "invvar")
 def normalised(backend: Backend, x: Any, weight: Any, bias: Any, mean: Any, invvar: Any) -> tuple:
     """Return (x - mean) invvar weight + bias, in the parameters' dtype. mean, invvar: (n1,); mean None for RMSNorm."""
     n1, n2 = x.shape
@@ -147,7 +149,7 @@ class ShardedBackward(NamedTuple):
         return _gradients(means, *self)
 
 
-@replayed(6)
+@replayed(*SAVED)
 def _sums(backend: Backend, *call: Any) -> tuple:
     """Return Σ g and Σ g x̂ of each row, (2, n1), over this rank's columns. RMSNorm's first sums are 0."""
     problem = _problem(backend, ShardedBackward(*call))
@@ -159,7 +161,7 @@ def _sums(backend: Backend, *call: Any) -> tuple:
     return ((means, means.shape),)
 
 
-@replayed(2)
+@replayed("messages", "count")
 def means_of(backend: Backend, messages: Any, count: Any, rms: bool) -> tuple:
     """Return the means of g and of g x̂, (2, sets), from all ranks' messages for the backward, which are overwritten.
 
@@ -177,7 +179,7 @@ def launch_means(backend: Backend, messages: Any, count: Any, weight: Any, rms: 
     return means
 
 
-@replayed(7)
+@replayed("means", *SAVED)
 def _gradients(backend: Backend, means: Any, *call: Any) -> tuple:
     """Return (grad_input, grad_weight, grad_bias)."""
     held, given = backend.operand(means, means.shape), ShardedBackward(*call)

@@ -19,7 +19,7 @@ from normlab.kernels import family as kernels
 from normlab.kernels.family.merge import launch_message, launch_sums
 
 
-@replayed(1)
+@replayed("x")
 def channels_message(backend: Backend, x: Any, view: View) -> tuple:
     """Return this rank's message for the forward: the moments of its channels, in accumulator precision."""
     call = _Call.of(backend, view, x)
@@ -29,7 +29,7 @@ def channels_message(backend: Backend, x: Any, view: View) -> tuple:
     return ((message, message.shape),)
 
 
-@replayed(4)
+@replayed("messages", "x", "weight", "bias")
 def channels_output(backend: Backend, messages: Any, x: Any, weight: Any, bias: Any, view: View, eps: float) -> tuple:
     """Return this rank's samples of the output, then the fields of `Statistics` of all ranks' samples.
 
@@ -44,7 +44,7 @@ def channels_output(backend: Backend, messages: Any, x: Any, weight: Any, bias: 
     return (output, view.stored_shape), *((one, one.shape) for one in found)
 
 
-@replayed(4)
+@replayed("x", "grad_output", "mean", "invvar")
 def channels_sums(backend: Backend, x: Any, grad_output: Any, mean: Any, invvar: Any, view: View) -> tuple:
     """Return this rank's message for the backward: Σ dy and Σ dy x̂ of each channel, (2, C), in accumulator precision.
 
@@ -58,7 +58,7 @@ def channels_sums(backend: Backend, x: Any, grad_output: Any, mean: Any, invvar:
     return ((sums, sums.shape),)
 
 
-@replayed(7)
+@replayed("messages", "count", "weight", "x", "grad_output", "mean", "invvar")
 def channels_gradient(
     backend: Backend,
     messages: Any,

@@ -126,7 +126,7 @@ class BackwardProblem(Operands):
     @property
     def matrices(self) -> tuple:
         """Return the arrays with rows: what a vector must be aligned in."""
-        # without the parameters, which may be read in narrower vectors than the rows (`backward.kind`)
+        # without the parameters: narrower vectors than the rows' may read them (`Kind.together` of backward.pipelined)
         return self.grad_output, self.saved, self.grad_input, self.grad_residual, self.gate, self.grad_gate
 
     @property
@@ -176,7 +176,7 @@ class Problem:
         offset: of an RMSNorm: gamma is weight + offset.
 
     Raises:
-        ValueError: one of them is something else.
+        ValueError: an attribute has a value that is not listed above, or two attributes exclude each other.
     """
 
     direction: str
@@ -229,9 +229,15 @@ class Problem:
         if self.saved == "output" and (self.heads or self.samples or self.gate == "before"):
             raise ValueError(f"saved must be input with {' and '.join(asked)}, got 'output'")
         if self.samples is not None and (self.norm, self.weight, self.has_bias) != ("layer", True, True):
-            raise ValueError("samples needs norm='layer', with weight and bias")
-        if self.heads is not None and not 1 <= self.heads[0] <= self.heads[1]:
-            raise ValueError(f"heads must be (heads, places), at least as many places as heads, got {self.heads}")
+            found = f"norm={self.norm!r}, weight={self.weight} and {'a' if self.has_bias else 'no'} bias"
+            raise ValueError(f"samples needs norm='layer' with weight and bias, got {found}")
+        if self.heads is not None:
+            if not isinstance(self.heads, tuple) or len(self.heads) != 2:
+                raise ValueError(f"heads must be a pair (heads, places), got {self.heads!r}")
+            at_least_one("heads", self.heads[0])
+            at_least_one("places of heads", self.heads[1])
+            if self.heads[0] > self.heads[1]:
+                raise ValueError(f"heads must be (heads, places), at least as many places as heads, got {self.heads}")
         for name, parts in (("heads", self.heads and self.heads[0]), ("samples", self.samples)):
             if parts is not None:
                 at_least_one(name, parts)
@@ -314,6 +320,7 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
 
 def check_alignment(alignment: int, itemsize: int) -> None:
     """Raise ValueError unless an alignment in bytes is possible for elements of so many bytes."""
+    at_least_one("alignment", alignment)
     if alignment < itemsize or alignment & (alignment - 1):
         raise ValueError(
             f"alignment must be a power of two and at least the {itemsize} bytes of an element, got {alignment}"

@@ -14,6 +14,7 @@ from nn.norms import MODES, at_risk
 
 from normlab import oracle
 from normlab.distributed.merging import message_of
+from normlab.host import sharded
 from normlab.host.exact import Kept
 from normlab.kernels.backward.split_rows import column_chains
 from normlab.kernels.split import row_chains
@@ -176,3 +177,11 @@ def test_autocast_rounds_the_output_and_a_second_derivative_is_refused(ranks):
     x = example().x
     assert ranks(cases.under_autocast, x) == ["torch.bfloat16"] * 2
     assert all("sharded_rms_norm has no second derivatives" in text for text in ranks(cases.twice_differentiated, x))
+
+
+def test_arrays_on_two_devices_are_named_as_the_caller_names_them():
+    x, weight, invvar = torch.ones(2, 4), torch.ones(4, device="meta"), torch.ones(2)
+    with pytest.raises(ValueError, match="but x is on cpu and weight is on meta"):
+        sharded.normalised(x, weight, None, None, invvar)
+    with pytest.raises(ValueError, match="but means is on cpu and weight is on meta"):
+        sharded.ShardedBackward(x, x, invvar, weight, None, None, 0.01, True, False, "float32").gradients(invvar)

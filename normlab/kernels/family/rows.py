@@ -50,7 +50,7 @@ def build(dtype, thread_map: ThreadMap, rows: int):
         n2 = x.shape[1]
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x * rows + cuda.threadIdx.y
-        live = row < x.shape[0]  # false in the last block's spare warps, which must still reach the shuffles
+        live = row < x.shape[0]  # False in whole warps of the last block, where a set of one warp has no barrier
 
         # Fetch: the whole set goes to registers.
         for k in range(elements):

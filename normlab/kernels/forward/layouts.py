@@ -65,10 +65,10 @@ EARLY_REGISTERS = 64  # of a thread, at most, for early parameters of many rows:
 def rows_for(
     n2: int, width: int, itemsize: int, rms: bool, beside: bool = False, sampled: bool = False
 ) -> Chosen | None:
-    """Return the `RegisterLayout` for n2 columns, with vectors of `width` elements; itemsize: of the widest array.
+    """Return the `RegisterLayout` for n2 columns and why it is taken; None: a block's registers do not hold the row.
 
-    None: a block's registers do not hold the row. beside: a residual or a gate comes with each row. sampled: parameters
-    are a row per sample.
+    width: elements per vector. itemsize: of the widest array. beside: a residual or a gate comes with each row.
+    sampled: parameters are a row per sample.
     """
     count = -(-n2 // width)  # vectors of the row
     otherwise = Candidate(n2, 1, "a block's registers, as far as they go; not measured", threads=MAX_THREADS)
@@ -152,13 +152,14 @@ ALIKE_BLOCKS = {1: 16, 2: 16, 4: 8, 8: 2}
 # Vectors per thread, in place of MANY_VECTORS or more, where a LayerNorm of 16 bits cuts the parameters out for every
 # row. More warps then hide what each waits for. 57,001 columns of bfloat16: 0.89 of a copy, with seven 0.85 (H100).
 CUT_VECTORS, MANY_VECTORS = 5, 7
-SMALLEST_BLOCK = 64  # threads; a slice is four blocks then, and more would only have more to wait for
+SMALLEST_BLOCK = 64  # threads; smaller blocks lose more by waiting for each other than they gain
 
 
 class ClusterLayout(NamedTuple):
     """What the kernel of step 7 is built for: rows that the shared memory of a cluster's blocks holds.
 
-    A row's bits depend on the first three; the others may be chosen by the number of rows.
+    A row's bits depend on thread_map, blocks, itemsize and anywhere. `parameters` is the call's, and `spread_out`
+    chooses the others by the number of rows.
 
     Attributes:
         thread_map: the thread map of a slice, which is one of `blocks` equal parts of the row.
@@ -261,7 +262,7 @@ class ClusterLayout(NamedTuple):
 
     @property
     def resident(self) -> int:
-        """Return the blocks that a multiprocessor has registers for."""
+        """Return the blocks that a multiprocessor has registers and shared memory for."""
         return self.spread * self.slices
 
     @property
@@ -289,7 +290,7 @@ class ClusterLayout(NamedTuple):
 def slices_for(
     n2: int, width: int, itemsize: int, device: Device, first: tuple[Slice, ...] = (), longest: int = LONGEST
 ) -> Chosen | None:
-    """Return the `ClusterLayout` of long rows, as it is for one block per slice; `spread_out` does the rest.
+    """Return the `ClusterLayout` of long rows for one block per slice, and why it is taken; `spread_out` does the rest.
 
     Return None if the row has more than `longest` columns, if a vector is too narrow for an asynchronous copy, or if no
     cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x. first: slices
@@ -308,7 +309,7 @@ def slices_for(
         # as few blocks as hold the row, a power of two: more would only have more to wait for
         while blocks < device.largest_cluster and blocks * columns < n2:
             blocks *= 2
-        # registers have room for one block of 1,024 threads, however short its slice
+        # a block of 1,024 threads keeps its full slice: registers have no room for a second block, however short
         shared = n2 if row.threads < MAX_THREADS else blocks * columns
         thread_map = map_threads(-(-shared // blocks), width, row.threads)
         slices = ClusterLayout(thread_map._replace(whole=blocks * thread_map.columns == n2), blocks, itemsize)
@@ -318,7 +319,9 @@ def slices_for(
 
 
 def edges_for(n2: int, width: int, itemsize: int, device: Device, rms: bool) -> Chosen | None:
-    """Return the `ClusterLayout` of rows that begin anywhere, which has columns for all vectors that a row may touch.
+    """Return the `ClusterLayout` of rows that begin anywhere, and why it is taken.
+
+    It has columns for all vectors that a row may touch.
 
     width: elements of a vector of 16 bytes. Otherwise as `slices_for`.
     """
@@ -351,7 +354,7 @@ def clusters_for(n1: int, layout: ClusterLayout, resident: int, places: int) -> 
     if n1 <= resident or not layout.alike:
         return max(1, min(n1, resident))
     # each cluster takes every so many-th row
-    return resident - resident % places or n1
+    return resident - resident % places or n1  # with fewer clusters than places, each takes one row
 
 
 def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device, places: int = 1) -> ClusterLayout:
@@ -381,7 +384,7 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     # fractions of a copy, rows in turn and one row each:
     #     bfloat16   264 rows 0.956, 0.934   528 rows 0.961, 0.943   792 rows 0.929, 0.954   2,048 rows 0.932, 0.973
     #     float32    132 rows 0.954, 0.968   264 rows 0.953, 0.957                           2,048 rows 0.937, 0.988
-    # MANY lies between: at 528 rows of bfloat16 it is too low, of longer rows too high.
+    # MANY is a compromise: of 528 rows of bfloat16 it changes to one row too early, of longer rows too late.
     many = n1 * held.blocks >= MANY * processors
     one_row = many and held.thread_map.threads <= FEW_THREADS and held.parameters < (1 if held.anywhere else 2)
     # Cut out of two vectors, two parameters of 16 bits take more instructions than all else of a LayerNorm.

@@ -19,10 +19,15 @@ from normlab.nn.formulas import accumulator, empty_gradients, present
 def apply(norm: Norm, given: Given) -> Tensor:
     """Return the output of a norm, by its operator. With norm.own the running statistics are updated in place."""
     output, _, _, updated = torch.ops.normlab.family_norm(*norm, *given)
-    if norm.own and given.running_mean is not None and given.running_var is not None:
-        given.running_mean.detach().copy_(updated[0])
-        given.running_var.detach().copy_(updated[1])
+    if pair := _updated(norm.own, given.running_mean, given.running_var):
+        for number, one in enumerate(pair):
+            one.detach().copy_(updated[number])
     return output
+
+
+def _updated(own: bool, mean: Tensor | None, variance: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Return the running statistics if a forward updates them: it has both, and normalises by the batch's own ones."""
+    return (mean, variance) if own and mean is not None and variance is not None else None
 
 
 @torch.library.custom_op("normlab::family_norm", mutates_args=())
@@ -40,8 +45,8 @@ def family_norm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar, running). running: (2, C), the updated mean and variance, or (0, C) if none."""
     running = x.new_empty((0, x.shape[1]))
-    if own and running_mean is not None and running_var is not None:
-        running = torch.stack((running_mean, running_var))
+    if pair := _updated(own, running_mean, running_var):
+        running = torch.stack(pair)
         running_mean, running_var = running
     given = Given(x, running_mean, running_var, weight, bias, momentum, eps)
     return *chosen(x).forward(Norm(kind, groups, own), given), running
@@ -68,8 +73,9 @@ def _(kind, groups, own, x, running_mean, running_var, weight, bias, momentum, e
     norm = Norm(kind, groups, own)
     shape, dtype = norm.statistics_shape(x), accumulator(x.dtype)
     mean, invvar = (x.new_empty(shape, dtype=dtype) for _ in range(2))
-    like, count = (running_mean, 2) if own and running_mean is not None else (x, 0)
-    return torch.empty_like(x, memory_format=norm.output_layout(x)), mean, invvar, like.new_empty((count, x.shape[1]))
+    pair = _updated(own, running_mean, running_var)
+    running = pair[0].new_empty((2, x.shape[1])) if pair else x.new_empty((0, x.shape[1]))
+    return torch.empty_like(x, memory_format=norm.output_layout(x)), mean, invvar, running
 
 
 @family_norm_backward.register_fake

@@ -1,8 +1,8 @@
 """Mark the statements of a kernel's source, so that an observer can follow a thread from one to the next.
 
-Every statement gets a call of the kernel's global STEP before it: with the statement's place in the file, the number of
-loops around it, and None. A loop's call comes with every test of its condition, the last one included; in place of None
-it has the names of the variables that a `for` loop sets.
+Every statement gets a call of the kernel's global STEP before it: with the statement's number, which counts statements
+in the order in which `StepMarks` visits them, the number of loops around it, and None. A loop calls STEP once per test
+of its condition, the last one included; in place of None it gives the names of the variables that a `for` loop sets.
 """
 
 import ast
@@ -15,7 +15,7 @@ class StepMarks(ast.NodeTransformer):
 
     def __init__(self) -> None:
         """Start outside of any function."""
-        self._places = self._depth = 0
+        self._number = self._depth = 0
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Mark the statements of a function."""
@@ -66,9 +66,9 @@ class StepMarks(ast.NodeTransformer):
         return found
 
     def _mark(self, node: ast.stmt, sets: tuple[str, ...] | None = None) -> ast.expr:
-        self._places += 1
+        self._number += 1
         names = ast.Constant(None) if sets is None else ast.Tuple([ast.Constant(name) for name in sets], ast.Load())
-        arguments: list[ast.expr] = [ast.Constant(self._places), ast.Constant(self._depth), names]
+        arguments: list[ast.expr] = [ast.Constant(self._number), ast.Constant(self._depth), names]
         return ast.copy_location(ast.Call(ast.Name(STEP, ast.Load()), arguments, []), node)
 
 

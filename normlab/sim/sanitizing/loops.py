@@ -4,10 +4,15 @@ import dis
 from functools import cache
 from types import CodeType
 
+# What makes threads wait for each other and lets them see each other's writes. Shuffles and votes do not: they order no
+# memory. Asynchronous copies do not either, though "async" ends like "sync".
+BARRIERS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"}
+BARRIERS |= {"team_sync", "cluster_sync", "sync", "grid_sync"}
+
 
 @cache
 def loops_of(code: CodeType) -> list[tuple[range, bool]]:
-    """Return the lines of each loop, the smallest loop first, and whether a name inside it has "sync" in it."""
+    """Return the lines of each loop, the smallest loop first, and whether a barrier is named inside it."""
     lines = [position[0] for position in code.co_positions()]
     instructions = list(dis.get_instructions(code))
     ends: dict[int, int] = {}  # where a loop begins → its last jump back; a `continue` is an earlier one
@@ -19,8 +24,7 @@ def loops_of(code: CodeType) -> list[tuple[range, bool]]:
     for begin, end in ends.items():
         inside = [number for number in lines[begin // 2 : end // 2 + 1] if number is not None]
         names = [one.argval for one in instructions if begin <= one.offset <= end and isinstance(one.argval, str)]
-        # Every barrier's name has "sync" in it: syncthreads, syncwarp, team_sync, cluster_sync, shfl_sync.
-        found.append((range(min(inside), max(inside) + 1), any("sync" in name for name in names)))
+        found.append((range(min(inside), max(inside) + 1), not BARRIERS.isdisjoint(names)))
     # The smallest loop around a line is the innermost.
     return sorted(found, key=lambda loop: len(loop[0]))
 

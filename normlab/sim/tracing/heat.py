@@ -58,7 +58,7 @@ class Heat:
 
 
 class Touched:
-    """The bytes of one allocation that were loaded, and those that were stored, through any of its arrays."""
+    """The bytes of one allocation of global memory that were loaded, and those that were stored, by any array."""
 
     def __init__(self, allocation: range):
         """Start with no byte touched."""
@@ -68,6 +68,7 @@ class Touched:
 
     def touch(self, operation: str, addresses: np.ndarray, size: int) -> None:
         """Mark the bytes of loads ("ld"), stores ("st") or copies ("ldgsts") of `size` bytes each; ignore atomics."""
+        # An asynchronous copy loads from global memory: what it writes is shared.
         kind = "ld" if operation == "ldgsts" else operation
         if kind in self._bytes:
             for step in range(size):

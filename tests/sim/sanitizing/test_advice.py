@@ -8,6 +8,7 @@ from numba import cuda, float32, int32
 from sim.planted.collection import floats, mended
 
 from normlab.sim import sanitize
+from normlab.sim.sanitizing.loops import loops_of
 
 FULL = 0xFFFFFFFF
 
@@ -45,6 +46,36 @@ def test_a_loop_without_a_barrier_gets_one_at_the_end_of_its_body(threads):
     assert finding.advice.endswith("put cuda.syncthreads() at the end of the loop's body, outside of any if")
     assert (finding.first.operation, finding.second.operation) == ("write", "read")
     assert sanitize(mended(sum_without_barrier))[1, threads](floats(256), floats(1)).ok
+
+
+@cuda.jit
+def sum_with_shuffles_in_its_loop(x, out):
+    buffer = cuda.shared.array(256, float32)
+    thread = cuda.threadIdx.x
+    buffer[thread] = x[thread]
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        step = cuda.shfl_sync(FULL, step, 0)
+        if thread < step:
+            buffer[thread] += buffer[thread + step]
+        step //= 2
+        # FIX adds: cuda.syncthreads()
+    if thread == 0:
+        out[0] = buffer[0]
+
+
+def test_a_shuffle_in_a_loop_is_no_barrier():
+    (finding,) = sanitize(sum_with_shuffles_in_its_loop)[1, 128](floats(256), floats(1)).findings
+    assert finding.advice.endswith("put cuda.syncthreads() at the end of the loop's body, outside of any if")
+    assert sanitize(mended(sum_with_shuffles_in_its_loop))[1, 128](floats(256), floats(1)).ok
+
+
+@pytest.mark.parametrize(("call", "is_one"), [("copy_async", False), ("cuda.syncwarp", True), ("grid.sync", True)])
+def test_a_loop_with_asynchronous_copies_has_no_barrier(call, is_one):
+    lines = f"def kernel(grid):\n    for k in range(3):\n        {call}()\n"
+    (code,) = [part for part in compile(lines, "a test", "exec").co_consts if hasattr(part, "co_code")]
+    assert [barrier for _, barrier in loops_of(code)] == [is_one]
 
 
 @cuda.jit

@@ -17,7 +17,7 @@ class Memory(NamedTuple):
     parameters: Any  # after the row's part: gamma, then beta, of the same columns
     words: Any
     kept: Any  # local, words: the thread's part of the row as it lies in memory, if registers keep it
-    exchange: Any  # (2 phases, 1, 2 sums, warps)
+    exchange: Any  # (2 phases, 1 row, 2 sums, warps)
 
 
 class Share(NamedTuple):
@@ -37,10 +37,10 @@ class Place(NamedTuple):
     """Where a thread's vectors of a row lie. Only `first` and `extent` are used where rows begin with a vector."""
 
     first: Any  # the column of the first one; negative if it begins before the row
-    extent: Any  # the row's columns, as `stages.grouped.group_size` takes them
+    extent: Any  # n2, or (elements of the row before, n2), as `stages.grouped.group_size` takes it
     left: Any  # columns from the first one on to the row's end
     begin: Any  # the index of the first one in the matrix
-    limit: Any  # vectors that begin fewer elements than this after the first one end inside the matrix: copy them
+    limit: Any  # vectors that begin fewer elements after the first one touch the row and end inside the matrix
     inner: Any  # True if all elements of all vectors of the warp are the row's
 
 
