@@ -194,20 +194,20 @@ MUTATIONS = [
     Mutation("pipelined: a single cluster's sums are not divided", "kernels.backward.pipelined.columns", "if divide and partials.shape[0] == 1:", "if False:", "kernels/test_parameters.py::test_ordinary_gammas_are_within_the_bounds"),
     Mutation("pipelined: row groups' sums without a gap", "kernels.backward.pipelined.columns", "(threads if threads < WARP else 0)", "0", "kernels/test_traffic.py::test_rows_parameters_and_sums_cause_no_bank_conflicts"),
     Mutation("few final sums: a row in flight is left out", "kernels.backward.final_sums", "for ahead in range(FEW_IN_FLIGHT):\n                for k in range(width):\n                    sums", "for ahead in range(FEW_IN_FLIGHT - 1):\n                for k in range(width):\n                    sums", "kernels/test_final_sums.py::test_few_rows_are_added_up_in_their_order"),
-    Mutation("pipelined: one phase for all rows", "kernels.backward.pipelined.turns", "phase = 1 - phase", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right", times=2),
+    Mutation("pipelined: one phase for all rows", "kernels.backward.pipelined.turns", "phase = 1 - phase", "pass", "kernels/test_invariance.py::test_many_rows_per_block_are_right", times=2),
     Mutation("pipelined: parameters in the order of their columns", "kernels.backward.pipelined.layout", "part = min(self.thread_map.width, 16 // ACCUMULATOR_BYTES)", "part = self.thread_map.width", "kernels/test_traffic.py::test_rows_parameters_and_sums_cause_no_bank_conflicts"),
     Mutation("pipelined: the halves of a vector of parameters swapped", "kernels.backward.pipelined.parameters_wide", "target, number * part, parameters,", "target, (parts - 1 - number) * part, parameters,", "kernels/test_invariance.py::test_whole_vectors_of_eight_are_right"),
-    Mutation("pipelined: a copy too many in flight", "kernels.backward.pipelined.layout", "return self.stages - 1 - self.prefetch", "return self.stages - self.prefetch", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: the copies are not waited for", "kernels.backward.pipelined.turns", "wait_copies(in_flight)", "pass", "kernels/test_invariance.py::test_many_rows_a_block_are_right", times=2),
-    Mutation("pipelined: the last row has no second pass", "kernels.backward.pipelined.turns", "while top < end + share.stride:", "while top < end:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: a row group's sums are left out", "kernels.backward.pipelined.columns", "range(0 if by_all else rows - 1)", "range(rows - 2)", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
-    Mutation("pipelined: no barrier before the row groups' sums are read", "kernels.backward.pipelined.columns", "cuda.syncthreads()\n        if by_all:", "pass\n        if by_all:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: a copy too many in flight", "kernels.backward.pipelined.layout", "return self.stages - 1 - self.prefetch", "return self.stages - self.prefetch", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
+    Mutation("pipelined: the copies are not waited for", "kernels.backward.pipelined.turns", "wait_copies(in_flight)", "pass", "kernels/test_invariance.py::test_many_rows_per_block_are_right", times=2),
+    Mutation("pipelined: the last row has no second pass", "kernels.backward.pipelined.turns", "while top < end + share.stride:", "while top < end:", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
+    Mutation("pipelined: a row group's sums are left out", "kernels.backward.pipelined.columns", "range(0 if by_all else rows - 1)", "range(rows - 2)", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
+    Mutation("pipelined: no barrier before the row groups' sums are read", "kernels.backward.pipelined.columns", "cuda.syncthreads()\n        if by_all:", "pass\n        if by_all:", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
     Mutation("pipelined: no barrier after all threads have added up", "kernels.backward.pipelined.columns", "cuda.syncthreads()\n        if share.group == 0:", "pass\n        if share.group == 0:", "kernels/test_invariance.py::test_many_short_rows_a_block_are_right_and_nothing_is_found"),
     Mutation("pipelined: the last of many row groups is left out", "kernels.backward.pipelined.columns", "range(1, rows):", "range(1, rows - 1):", "kernels/test_invariance.py::test_many_short_rows_a_block_are_right_and_nothing_is_found"),
     Mutation("pipelined: no barrier of the row group", "kernels.backward.pipelined.turns", "wait(share)\n            last = row", "pass\n            last = row", "kernels/test_invariance.py::test_many_rows_a_cluster_are_right_backward_and_nothing_is_found"),
-    Mutation("pipelined: two row groups at one barrier", "kernels.backward.pipelined.exchange", "team_sync(share.group + 1, threads)", "team_sync(share.group // 2 + 1, threads)", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: two row groups at one barrier", "kernels.backward.pipelined.exchange", "team_sync(share.group + 1, threads)", "team_sync(share.group // 2 + 1, threads)", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
     Mutation("pipelined: every cluster's sums are the gradient", "kernels.backward.pipelined.columns", "if partials.shape[0] > 1:", "if False:", "kernels/test_invariance.py::test_sums_of_several_blocks_are_right"),
-    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.pipelined.columns", "if partials.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: a single cluster's sums are no gradient", "kernels.backward.pipelined.columns", "if partials.shape[0] > 1:", "if True:", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
     Mutation("pipelined: the second gradient's sums over the first's", "kernels.backward.pipelined.columns", "if rows > 1 or anywhere:", "if False:", "kernels/test_invariance.py::test_many_short_rows_a_block_are_right_and_nothing_is_found"),
     Mutation("pipelined: a block ends while others read from its exchange buffer", "kernels.backward.pipelined.columns", "if reads_last_sums:\n            cluster_wait()", "pass", "kernels/test_invariance.py::test_rows_in_a_pipeline_of_one_stage_are_right_and_nothing_is_found"),
     Mutation("beside: the last rows of a turn are left out", "kernels.backward.pipelined.beside", "for ahead in range(AT_ONCE):\n                if row + ahead * stride < n1:", "for ahead in range(AT_ONCE // 2):\n                if row + ahead * stride < n1:", "kernels/test_invariance.py::test_few_rows_with_blocks_for_the_columns_are_right_and_nothing_is_found"),
@@ -279,7 +279,7 @@ MUTATIONS = [
     Mutation("narrow: the sums are divided by gamma as it is", "kernels.backward.pipelined.parameters_narrow", "gammas[k] = clamp_by_magnitude(gammas[k], eps)", "pass", "kernels/test_parameters.py::test_clamped_gammas_are_within_the_bounds"),
     Mutation("narrow: beta where gamma lies", "kernels.backward.pipelined.parameters_narrow", "start + kind.weighted * layout.thread_map.columns", "start", "kernels/test_parameters.py::test_clamped_gammas_are_within_the_bounds"),
     Mutation("narrow: not waited for", "kernels.backward.pipelined.parameters_narrow", "wait_copies(prefetched)", "wait_copies(prefetched + 1)", "kernels/test_invariance.py::test_few_rows_with_blocks_for_the_columns_are_right_and_nothing_is_found"),
-    Mutation("pipelined without a prefetch: no barrier of the row group", "kernels.backward.pipelined.turns", "wait(share)\n                read_sums", "pass\n                read_sums", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_a_block"),
+    Mutation("pipelined without a prefetch: no barrier of the row group", "kernels.backward.pipelined.turns", "wait(share)\n                read_sums", "pass\n                read_sums", "kernels/test_invariance.py::test_nothing_is_found_in_many_rows_per_block"),
     Mutation("edges: the row before is not cleared", "kernels.backward.pipelined.edges", "clear_up_to(int32(-first), memory, row.at)", "pass", "kernels/test_edges.py::test_the_neighbours_of_a_row_do_not_reach_its_sums"),
     Mutation("edges: the row after is not cleared", "kernels.backward.pipelined.edges", "clear_from(int32(left - v * span), memory, row.at + v * span)", "pass", "kernels/test_edges.py::test_the_neighbours_of_a_row_do_not_reach_its_sums"),
     Mutation("edges: a copy past the matrix's end", "kernels.backward.pipelined.edges", "int32(width - 1 if row == n1 - 1 else 0)", "int32(0)", "kernels/test_edges.py::test_odd_rows_are_right"),
@@ -300,7 +300,7 @@ MUTATIONS = [
     Mutation("edges: two alignments' sums in one line", "kernels.backward.pipelined.prologue", "n1), cluster + alignment", "n1), cluster", "kernels/test_edges.py::test_few_clusters_take_all_rows_of_all_alignments"),
     Mutation("edges: a cluster goes on with the next one's rows", "kernels.backward.pipelined.prologue", "min(end * together + alignment, n1)", "n1", "kernels/test_edges.py::test_few_clusters_take_all_rows_of_all_alignments"),
     Mutation("edges: an alignment's first rows are left out", "kernels.backward.pipelined.prologue", "begin * together + alignment, together", "(begin + 1) * together + alignment, together", "kernels/test_edges.py::test_few_clusters_take_all_rows_of_all_alignments"),
-    Mutation("pipelined: columns of grad_output swapped", "kernels.backward.pipelined.passes", "copy_async(memory.grad_stages, grads_at + at + v * span,", "copy_async(memory.grad_stages, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_a_block_are_right"),
+    Mutation("pipelined: columns of grad_output swapped", "kernels.backward.pipelined.passes", "copy_async(memory.grad_stages, grads_at + at + v * span,", "copy_async(memory.grad_stages, grads_at + at + (vectors - 1 - v) * span,", "kernels/test_invariance.py::test_many_rows_per_block_are_right"),
     Mutation("choose: no barrier before the warps' counts are read", "kernels.exact.choose", "cuda.syncthreads()", "pass", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
     Mutation("choose: the last warp before is left out", "kernels.exact.choose", "for other in range(warp):", "for other in range(warp - 1):", "kernels/test_exact.py::test_the_columns_are_those_of_the_definition_in_order"),
     Mutation("choose: a free slot keeps what stood there", "kernels.exact.choose", "columns[slot] = -1", "pass", "kernels/test_exact.py::test_a_survey_lists_the_columns_of_each_norm"),
@@ -487,12 +487,12 @@ def check_family(what: str, monkeypatch):
 
 
 def pipelined_rows(patch):
-    """What `test_many_rows_a_block_are_right` takes, for the pipelined backward with a lag."""
+    """What `test_many_rows_per_block_are_right` takes, for the pipelined backward with a lag."""
     return checks.step_of("backward", "pipelined"), 18, 396, BFLOAT16, False, patch
 
 
 def pipelined_without_lag(patch):
-    """What `test_nothing_is_found_in_many_rows_a_block` takes, for the pipelined backward without a lag."""
+    """What `test_nothing_is_found_in_many_rows_per_block` takes, for the pipelined backward without a lag."""
     return checks.step_of("backward", "pipelined"), 5, 402, np.float32, False, patch
 
 
@@ -502,8 +502,8 @@ ARGUMENTS = {
     "test_tiles_hold_the_terms_of_their_elements_and_zeros_elsewhere": lambda patch: (32, 64, 20),
     "test_every_thread_gets_the_moments_of_all_warps": lambda patch: (4,),
     "test_blocks_stride_over_rows_beyond_the_grid_limit": lambda patch: (patch,),
-    "test_many_rows_a_block_are_right": pipelined_rows,
-    "test_nothing_is_found_in_many_rows_a_block": pipelined_without_lag,
+    "test_many_rows_per_block_are_right": pipelined_rows,
+    "test_nothing_is_found_in_many_rows_per_block": pipelined_without_lag,
     "test_rows_parameters_and_sums_cause_no_bank_conflicts": lambda patch: (True, np.float32, patch),
     "test_a_later_row_of_a_cluster_asks_for_no_parameters": lambda patch: (patch,),
     "test_many_rows_a_cluster_are_right_and_nothing_is_found": lambda patch: (patch,),

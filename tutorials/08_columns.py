@@ -393,7 +393,7 @@ print(phases[2])
 #
 # ## How far off may it be?
 #
-# Follow one column through the ladder's kernels. A thread adds `rows_a_part / 16` tiles in a chain, then 4 rows of the
+# Follow one column through the ladder's kernels. A thread adds `rows_per_part / 16` tiles in a chain, then 4 rows of the
 # tile. Then there are two levels of halving. The second kernel adds the 16 parts: two in a chain, and the rest by three
 # levels of halving. For 10,000 rows that is 40 + 4 + 2 = 46 terms in chains, where a thread per column would have
 # 10,000. The oracle takes these numbers from the step:

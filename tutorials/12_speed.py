@@ -571,7 +571,7 @@ from normlab.engine import load_vector, store_vector
 
 @cuda.jit
 def copy_vectors(x, y):
-    """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+    """y = x, both (n,): a thread for each 4 elements; 64 threads per block."""
     # Your lines.
 
 
@@ -585,7 +585,7 @@ course.check(copy_vectors, "copy_vectors")
 # ```python
 # @cuda.jit
 # def copy_vectors(x, y):
-#     """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+#     """y = x, both (n,): a thread for each 4 elements; 64 threads per block."""
 #     i = 4 * cuda.grid(1)
 #     if i + 4 <= x.shape[0]:
 #         store_vector(y, i, load_vector(x, i, 4))

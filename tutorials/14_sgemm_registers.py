@@ -316,7 +316,7 @@ print("largest error with two buffers:", error)
 # ## Registers decide how many blocks fit
 #
 # 64 sums, 16 elements of A and B, the same again for the next k, staged vectors, addresses: some 128 registers for each
-# thread. The files of the steps say how many the compiler took. With 256 threads a block:
+# thread. The files of the steps say how many the compiler took. With 256 threads per block:
 
 # %%
 import re

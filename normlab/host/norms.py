@@ -270,8 +270,8 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
         if columns is None:
             chosen.run(backend.launch, backend, problem)
         else:
-            # The step recomputes x̂ of the columns at risk wrongly. Before it, one kernel finds what this makes each
-            # row's sum of g x̂ lack. After it, another kernel computes the gradients in these columns again.
+            # The step recomputes x̂ of the columns at risk wrongly. Before it, one kernel computes the part that
+            # each row's sum of g x̂ will lack. After it, another kernel computes the gradients in these columns again.
             capacity = columns.shape[0]
             at_risk = backend.operand(columns, (capacity,)), backend.operand(values, (n1, capacity))
             launch_correction(backend.launch, problem, *at_risk)

@@ -22,7 +22,7 @@ from normlab.stages.vector import WARP, ThreadMap
 
 CLUSTERS_FROM = (9, 0)  # the lowest compute capability that has clusters
 MAX_CLUSTER = 16  # blocks; more than 8 need an attribute of the kernel, which `engine.launch` sets
-THREADS_A_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # by compute capability; the others have 2048
+THREADS_PER_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # by compute capability; the others have 2048
 
 
 class Chains(NamedTuple):
@@ -94,7 +94,7 @@ class Device:
     @property
     def threads(self) -> int:
         """Return the threads that a multiprocessor holds at a time."""
-        return THREADS_A_MULTIPROCESSOR.get(self.capability, 2048)
+        return THREADS_PER_MULTIPROCESSOR.get(self.capability, 2048)
 
     @property
     def largest_cluster(self) -> int:

@@ -42,7 +42,7 @@ def line_fetchers(elements: int, width: int) -> tuple[Any, Any]:
     def fetch_line(stages, at, line, begin, lane):
         own = lane * width
         target, source = at + own, begin + own
-        for first in range(0, elements, span):  # nothing to ask per vector, and constant distances
+        for first in range(0, elements, span):  # constant bounds: unrolled, and only the last turn has a condition
             if first + span <= elements or own < elements - first:
                 copy_async(stages, target + first, line, source + first, width)
 

@@ -42,7 +42,7 @@ def rows_finder(rows: int) -> Any:
 
     @cuda.jit(device=True)
     def rows_of(output, weight):
-        # 32 bits: a division of 64 takes as long as a vector
+        # in 32 bits: a division in 64 takes as long as normalising a vector
         of_sample = uint32(output.shape[0]) // uint32(weight.shape[0])
         blocks = (of_sample + uint32(rows - 1)) // uint32(rows)
         sample = uint32(cuda.blockIdx.x) // blocks

@@ -1,11 +1,11 @@
-"""Make a number a constant: of a loop that is too long for the compiler to unroll, or one that only the launch knows.
+"""Turn a number into a compile-time constant: a loop's counter, or an argument that has few values.
 
-`repeated`: a loop that stays a loop costs a counter, a comparison and an address per step. It also keeps the compiler
-from moving the next step's loads before this step's arithmetic. Straight-line code needs more registers instead; the
-calling kernel must have them.
+`repeated` writes out a loop that is too long for the compiler to unroll. A loop that stays a loop costs a counter, a
+comparison and an address per step. It also keeps the compiler from moving the next step's loads before this step's
+arithmetic. Straight-line code needs more registers instead; the calling kernel must have them.
 
-`chosen`: registers take no index that is known only when the kernel runs. A branch for each value of the number takes
-log2 of their count in comparisons, and in each branch the number is a constant.
+`chosen` has a branch per value of an argument, in which the number is a constant: registers take no index that is known
+only when the kernel runs. To find the branch takes log2 of their count in comparisons.
 """
 
 from functools import cache
@@ -18,7 +18,7 @@ from normlab.engine import cuda
 def repeated(step: Any, count: int) -> Any:
     """Return the device function `steps(k, *rest)`, which calls `step(k, *rest)`, `step(k + 1, *rest)`, ….
 
-    It calls `step` `count` times. If the first k is a constant, every k is one.
+    It calls `step` `count` times. If the first k is a constant, so are all later ones.
     """
     if count == 1:
         return step
@@ -29,7 +29,7 @@ def repeated(step: Any, count: int) -> Any:
     @cuda.jit(device=True)
     def steps(k, *rest):
         first_half(k, *rest)
-        second_half(k + half, *rest)  # a constant sum if k is one
+        second_half(k + half, *rest)  # k + half is a constant if k is
 
     return steps
 

@@ -71,7 +71,7 @@ def test_phases_are_the_spaces_between_barriers():
         pictures.phases("line")(seen(halves, 1, 4, 4))
 
 
-@pytest.mark.parametrize(("name", "red"), [("barriers_everywhere", False), ("one_barrier_a_turn", True)])
+@pytest.mark.parametrize(("name", "red"), [("barriers_everywhere", False), ("one_barrier_per_turn", True)])
 def test_a_race_is_red(name, red, tmp_path):
     exercise = catalogue.exercise("20")
     given = next(one for one in WRONG if str(one) == f"racy_kernel/{name}")

@@ -247,7 +247,7 @@ def adds_slices(x):
     x[0] = total[0]
 
 
-def copies_a_slice(x):
+def copies_per_slice(x):
     kept = x[0:4].copy()  # refused: makes a new array or list
     x[0] = kept[0]
 

@@ -249,7 +249,7 @@ turns = pytest.mark.parametrize(("n1", "n2", "dtype"), TURNS, ids=lambda one: ge
 @turns
 @backward_steps
 @both_paths
-def test_many_rows_a_block_are_right(step, n1, n2, dtype, memory_efficient, monkeypatch):
+def test_many_rows_per_block_are_right(step, n1, n2, dtype, memory_efficient, monkeypatch):
     case = random_case(n1, n2, dtype)
     no_prefetch_at(n2, monkeypatch)
     with monkeypatch.context() as patch:  # first what a mutant's mistake is in
@@ -393,7 +393,7 @@ def sanitized(case, step, memory_efficient) -> None:
 @pytest.mark.parametrize(
     ("n1", "n2", "dtype"), [TURNS[-2], (5, WITHOUT_PREFETCH, np.float32)], ids=["prefetch", "no prefetch"]
 )
-def test_nothing_is_found_in_many_rows_a_block(step, n1, n2, dtype, memory_efficient, monkeypatch):
+def test_nothing_is_found_in_many_rows_per_block(step, n1, n2, dtype, memory_efficient, monkeypatch):
     few_stay(monkeypatch)
     no_prefetch_at(n2, monkeypatch)
     sanitized(random_case(n1, n2, dtype), step, memory_efficient)

@@ -50,7 +50,7 @@ def columns_to_try() -> list[int]:
     found = [layouts.table_for(*sizes, kind) for sizes in ((2, 2), (2, 4), (4, 4)) for kind in layouts.KINDS]
     rows = {row for table in found for row in table}
     columns = [row.columns_up_to for row in itertools.chain(rows, *TABLES.values())]
-    columns += [row.columns_a_block * blocks for row in rows if row.columns_a_block for blocks in (1, 2, 8, 16)]
+    columns += [row.columns_per_block * blocks for row in rows if row.columns_per_block for blocks in (1, 2, 8, 16)]
     limits = [one // full for one in columns for full in (4, 8)]  # vectors of 16 bytes
     limits += [vectors * blocks for vectors in (2048, 4096, 8192) for blocks in (1, 2, 8, 16)]
     around = {limit * width + step for limit in limits for width in (1, 2, 4, 8) for step in (-width, -1, 0, 1, width)}

@@ -25,6 +25,7 @@ EXERCISE = Exercise(
     costs=ANYWHERE,
     tutorial=6,
     picture=Picture(
-        writers("output"), "neighbouring threads write neighbouring columns; a colour is a block, and a block a row"
+        writers("output"),
+        "neighbouring threads write neighbouring columns; a colour is a block, which has one row",
     ),
 )

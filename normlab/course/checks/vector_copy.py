@@ -1,4 +1,4 @@
-"""Exercise: a copy of 16 bytes an instruction. The whole story is `normlab.stages.vector`."""
+"""Exercise: a copy of 16 bytes per instruction. The whole story is `normlab.stages.vector`."""
 
 import numpy as np
 

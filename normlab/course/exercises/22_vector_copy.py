@@ -22,7 +22,7 @@ from normlab.engine import cuda, load_vector, store_vector
 
 @cuda.jit
 def copy(x, y):
-    """y = x, both (n,): a thread for each 4 elements; 64 threads a block, and so many blocks that there are enough."""
+    """y = x, both (n,): a thread for each 4 elements; 64 threads per block, and as many blocks as that takes."""
     first = cuda.grid(1) * 4
     n = x.shape[0]
     # Your lines.

@@ -51,7 +51,7 @@ SUMMED = (  # from the input, with RMSNorm / LayerNorm
         why="0.91 / 0.90 of a copy at 5120 columns; four vectors, two rows: 0.92 / 0.90",
     ),
     Candidate(
-        columns_from=6145, columns_up_to=16384, columns_a_block=4096, vectors=2, rows=1, stages=4, prefetch=1,
+        columns_from=6145, columns_up_to=16384, columns_per_block=4096, vectors=2, rows=1, stages=4, prefetch=1,
         why="0.94 / 0.91 of a copy at 8192 columns, 0.93 / 0.89 at 16384; four rows of 128 threads, three stages: "
             "0.89 / 0.89, 0.86 / 0.87",
     ),
@@ -78,7 +78,7 @@ SUMMED_RECOMPUTED = (  # from the output
         why="0.92 / 0.90 of a copy at 5120 columns; four vectors, two rows, prefetch of 1: 0.89 / 0.86",
     ),
     Candidate(
-        columns_from=6145, columns_up_to=16384, columns_a_block=4096, vectors=2, rows=2, stages=2,
+        columns_from=6145, columns_up_to=16384, columns_per_block=4096, vectors=2, rows=2, stages=2,
         why="0.93 / 0.91 of a copy at 8192 columns, 0.91 / 0.89 at 16384; one block of 512 threads, three stages: "
             "0.92 / 0.87 at 8192",
     ),
@@ -131,7 +131,7 @@ MIDDLE_EDGES = Candidate(
 # Clusters of as few blocks as hold a row, where three quarters of what blocks could hold are enough.
 EDGES_OF_CLUSTERS = tuple(
     Candidate(
-        columns_from=first, columns_up_to=last, columns_a_block=12288, vectors=vectors, rows=1, stages=stages,
+        columns_from=first, columns_up_to=last, columns_per_block=12288, vectors=vectors, rows=1, stages=stages,
         prefetch=1, why=why,
     )
     for first, last, vectors, stages, why in (
@@ -168,12 +168,12 @@ EDGES_SAVED_WITH_BIAS = (
         why="0.86 of a copy at 6501 columns (LayerNorm); prefetch of 1: 0.82",
     ),
     Candidate(
-        columns_from=8193, columns_up_to=10240, columns_a_block=5120, vectors=4, rows=3, stages=3, prefetch=1,
+        columns_from=8193, columns_up_to=10240, columns_per_block=5120, vectors=4, rows=3, stages=3, prefetch=1,
         why="0.85 of a copy at 9001 columns (LayerNorm); before 0.80",
     ),
     *EDGES_OF_CLUSTERS,
     Candidate(
-        columns_from=81921, columns_up_to=131072, columns_a_block=16384, vectors=4, rows=1, stages=3,
+        columns_from=81921, columns_up_to=131072, columns_per_block=16384, vectors=4, rows=1, stages=3,
         why="0.76 of a copy at 91707 columns (LayerNorm), 0.70 at 120001; twice as many blocks: 0.64, 0.67",
     ),
 )
@@ -202,7 +202,7 @@ EDGES_RECOMPUTED_WITH_BIAS = (
         why="0.84 of a copy at 7681 columns, from the output (LayerNorm), 0.81 at 8191; four vectors: 0.79, 0.80",
     ),
     Candidate(
-        columns_from=12289, columns_up_to=14336, columns_a_block=7168, vectors=5, rows=2, stages=3,
+        columns_from=12289, columns_up_to=14336, columns_per_block=7168, vectors=5, rows=2, stages=3,
         why="0.80 of a copy at 12289 columns, from the output (LayerNorm), 0.83 at 14001; as aligned rows: 0.75, 0.80",
     ),
     *EDGES_OF_CLUSTERS,
@@ -218,7 +218,7 @@ EDGES_RECOMPUTED_FLOAT16_WITH_BIAS = tuple(
 PAIRS_OF_ROWS = (
     *(
         Candidate(
-            columns_from=first, columns_up_to=last, columns_a_block=10240, vectors=4, rows=2, stages=2,
+            columns_from=first, columns_up_to=last, columns_per_block=10240, vectors=4, rows=2, stages=2,
             why="0.91 of a copy at 16855 columns, from the output 0.86 (RMSNorm), 0.78, 0.77 at 65535; before 0.71, "
                 "0.65, 0.47, 0.47",
         )
@@ -240,18 +240,18 @@ def edges_without_bias(
         *SHORT_EDGES,
         MIDDLE_EDGES,
         Candidate(
-            columns_from=8193, columns_up_to=10240, columns_a_block=5120, vectors=4, rows=3, stages=3,
+            columns_from=8193, columns_up_to=10240, columns_per_block=5120, vectors=4, rows=3, stages=3,
             why="0.90 of a copy at 9001 columns, from the output 0.89 (RMSNorm); before 0.79, 0.73",
         ),
         Candidate(
-            columns_from=10241, columns_up_to=16384, columns_a_block=8192, threads=256, rows=2, stages=stages,
+            columns_from=10241, columns_up_to=16384, columns_per_block=8192, threads=256, rows=2, stages=stages,
             prefetch=prefetch,
             why="0.91 of a copy at 11581 columns, from the output 0.92 (RMSNorm); twice as many blocks: 0.85, 0.82",
         ),
         *middle,
         *(
             Candidate(
-                columns_from=first, columns_up_to=last, columns_a_block=16384, vectors=4, rows=1, stages=stages,
+                columns_from=first, columns_up_to=last, columns_per_block=16384, vectors=4, rows=1, stages=stages,
                 prefetch=prefetch,
                 why="0.82 of a copy at 120001 columns, from the output 0.81 (RMSNorm), 0.72 at 200001; before 0.78, "
                     "0.79, 0.58",
@@ -264,14 +264,14 @@ def edges_without_bias(
 EDGES_SAVED = edges_without_bias(3, 1, PAIRS_OF_ROWS, ((81921, 131072), (163841, 245760)))
 EDGES_RECOMPUTED = (
     Candidate(
-        columns_from=131073, columns_up_to=163840, columns_a_block=10240, vectors=4, rows=1, stages=4, prefetch=1,
+        columns_from=131073, columns_up_to=163840, columns_per_block=10240, vectors=4, rows=1, stages=4, prefetch=1,
         why="0.71 of a copy at 150001 columns, from the output (RMSNorm); two rows: 0.68, and their registers spill",
     ),
     *edges_without_bias(2, 0, tuple(row for row in PAIRS_OF_ROWS if row.columns_from < 131073), ((81921, 131072),)),
 )
 EDGES_RECOMPUTED_FLOAT16 = edges_without_bias(2, 0, EDGES_OF_CLUSTERS, ((81921, 131072),))  # pairs of rows spilled
 PAIR_OF_SINGLES = Candidate(
-    columns_from=6145, columns_up_to=8192, columns_a_block=4096, vectors=4, rows=2, stages=3, prefetch=1,
+    columns_from=6145, columns_up_to=8192, columns_per_block=4096, vectors=4, rows=2, stages=3, prefetch=1,
     why="0.87 / 0.90 of a copy at 7001 columns, from the output 0.86 / 0.88; two rows of 512 threads 0.86 / 0.89, "
         "0.90 / 0.90, but their registers spill",
 )
@@ -293,17 +293,17 @@ EDGES_OF_SINGLES = (  # the widest element has 32 bits
         why="0.94 of a copy at 1025 columns (LayerNorm), from the output 0.94; as aligned rows: 0.90, 0.88",
     ),
     Candidate(
-        columns_from=8193, columns_up_to=9216, columns_a_block=4096, vectors=3, rows=3, stages=3, prefetch=1,
+        columns_from=8193, columns_up_to=9216, columns_per_block=4096, vectors=3, rows=3, stages=3, prefetch=1,
         why="0.89 / 0.92 of a copy at 8191 columns; two rows of 256 threads: 0.82 / 0.86",
     ),
     Candidate(
-        columns_from=16385, columns_up_to=20480, columns_a_block=8192, vectors=4, rows=2, stages=2,
+        columns_from=16385, columns_up_to=20480, columns_per_block=8192, vectors=4, rows=2, stages=2,
         why="0.89 / 0.88 of a copy at 16855 columns, from the output 0.88 / 0.88; before 0.82 / 0.82, 0.80 / 0.82",
     ),
 )
 EDGES_OF_LONG_SINGLES = tuple(
     Candidate(
-        columns_from=first, columns_up_to=last, columns_a_block=9216, vectors=6, rows=1, stages=2,
+        columns_from=first, columns_up_to=last, columns_per_block=9216, vectors=6, rows=1, stages=2,
         why="0.83 / 0.85 of a copy at 65535 columns, 0.70 / 0.84 at 131071; before 0.71 / 0.75, 0.52 / 0.63",
     )
     for first, last in ((65537, 73728), (131073, 147456))

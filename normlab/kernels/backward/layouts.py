@@ -56,7 +56,7 @@ def layout_for(
     for row in (*first, *table_for(min(sizes), max(sizes), kind)):
         if not row.columns_from * width <= n2 * full <= row.columns_up_to * width:
             continue
-        if row.columns_a_block and device.capability < CLUSTERS_FROM:
+        if row.columns_per_block and device.capability < CLUSTERS_FROM:
             continue
         # The first row of the table that fits the GPU's shared memory: the tables list the fastest first.
         for plain in _fewer(row, n2, width, full, saved_bytes, grad_bytes):
@@ -81,8 +81,8 @@ def _fewer(row: Candidate, n2: int, width: int, full: int, saved_bytes: int, gra
     count = -(-n2 // width)  # vectors of the row
     blocks = 1
     # as few blocks as hold a row, a power of two: each waits for the slowest
-    if row.columns_a_block is not None:
-        blocks = 1 << (-(-count * full // row.columns_a_block) - 1).bit_length()
+    if row.columns_per_block is not None:
+        blocks = 1 << (-(-count * full // row.columns_per_block) - 1).bit_length()
     share = -(-count // blocks)  # each block has as many vectors as the others, if the row can be divided so
     thread_map = map_threads(share * width, width, row.threads or whole_warps(-(-share // row.vectors)))
     thread_map = thread_map._replace(whole=blocks * thread_map.columns == n2)

@@ -35,7 +35,7 @@ THREADS = 32 * WARPS  # per block of the first and of the third kernel
 GRID_LIMIT = 65535  # apex puts the rows on gridDim.y
 
 
-def _rows_a_part(n1: int) -> int:
+def _rows_per_part(n1: int) -> int:
     """Return the number of rows that each of the PARTS blocks adds up: whole tiles."""
     tiles = -(-n1 // ROWS)
     return -(-tiles // PARTS) * ROWS
@@ -50,13 +50,13 @@ def build_partial_sums(dtype, memory_efficient):
 
     @cuda.jit
     def backward_apex_partial_sums(
-        grad_output, saved, mean, invvar, weight, bias, eps, rows_a_part, part_weight, part_bias
+        grad_output, saved, mean, invvar, weight, bias, eps, rows_per_part, part_weight, part_bias
     ):
         # Fold the part's rows into one tile of 16 x 32. Each thread adds four elements of a row to its own four sums.
         tile_bias = cuda.shared.array((ROWS, TILE_STRIDE), dtype)
         tile_weight = cuda.shared.array((ROWS, TILE_STRIDE), dtype)
-        first_row = cuda.blockIdx.y * rows_a_part
-        row_end = min(first_row + rows_a_part, saved.shape[0])
+        first_row = cuda.blockIdx.y * rows_per_part
+        row_end = min(first_row + rows_per_part, saved.shape[0])
         load_write_strided(
             first_row, row_end, grad_output, saved, mean, invvar, weight, bias, eps, memory_efficient,
             tile_bias, tile_weight,
@@ -183,7 +183,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan:
     given = [name for name, parameter in wanted if parameter is not None]
     work = []
     if given:
-        sums = *OPERANDS, "rows_a_part", "part_weight", "part_bias"
+        sums = *OPERANDS, "rows_per_part", "part_weight", "part_bias"
         work.append(Work(build_partial_sums, (dtype, problem.memory_efficient), (blocks, PARTS), (32, WARPS), sums))
         work += [
             Work(build_final_sums, (dtype,), blocks, (32, FINAL_WARPS), (f"part_{name}", f"grad_{name}"))
@@ -200,7 +200,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan:
         column_chains_of(n1, n2),
         reads=3 if given else 2,
         scratch=final_sums.partial_sums_for(problem, PARTS),
-        values=(("rows_a_part", np.int64(_rows_a_part(n1))), *final_sums.absent_partial_sums(problem)),
+        values=(("rows_per_part", np.int64(_rows_per_part(n1))), *final_sums.absent_partial_sums(problem)),
     )
 
 
@@ -211,15 +211,15 @@ def row_chains_of(n2: int) -> Chains:
 
 def column_chains_of(n1: int, n2: int) -> Chains:
     """Return the chains over rows."""
-    return Chains(terms=_rows_a_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5)
+    return Chains(terms=_rows_per_part(n1) // ROWS + ROWS // WARPS + PARTS // FINAL_WARPS, merges=5)
 
 
 STEP = BackwardStep(
     name="apex",
-    summary="padded tiles, 16 partial sums, final kernel; grad_input by a block a row",
+    summary="padded tiles, 16 partial sums, final kernel; grad_input by one block per row",
     ways=(plan,),
     row_chains=row_chains_of,
-    # 16 blocks of 128 threads stand on every 32 columns, however few the rows
-    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,  # 16 blocks per 32 columns
+    # 100 us more per column: 16 blocks of 128 threads have 32 columns, however few the rows
+    simulated_seconds=lambda n1, n2: simulated_by_vectors(n1, n2) + 100e-6 * n2,
     column_chains=column_chains_of,
 )

@@ -25,7 +25,7 @@ class Candidate(NamedTuple):
             it takes with `vectors` vectors each.
         vectors: vectors per thread if `threads` is None.
         prefetch: 1 if the next row's first pass comes before a row's second pass, else 0.
-        columns_a_block: the most columns per block. A longer row is divided among the blocks of a cluster, as few as
+        columns_per_block: the most columns per block. A longer row is divided among the blocks of a cluster, as few as
             hold it. None: a row has one block.
         columns_from: the fewest columns of a row that this layout is for, counted as `columns_up_to`.
     """
@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
     threads: int | None = None
     vectors: int = 4
     prefetch: int = 0
-    columns_a_block: int | None = None
+    columns_per_block: int | None = None
     columns_from: int = 1
 
 
@@ -49,11 +49,11 @@ class Candidate(NamedTuple):
 # `team_sync` gives 0.93 (n2 = 4096), and 0.79 instead of 0.85 (n2 = 16384).
 # fmt: off
 LONGEST = Candidate(
-    columns_up_to=262144, columns_a_block=16384, threads=512, rows=1, stages=2,
+    columns_up_to=262144, columns_per_block=16384, threads=512, rows=1, stages=2,
     why="0.85 / 0.81 of a copy at 65536 columns (bfloat16 / float16, output saved); 256 threads, two rows: 0.83 / 0.79",
 )
 # 262,144 columns that begin in the middle of a vector touch a vector more.
-LONGER = LONGEST._replace(columns_from=262144 + 1, columns_up_to=262144 + 8, columns_a_block=16384 + 8)
+LONGER = LONGEST._replace(columns_from=262144 + 1, columns_up_to=262144 + 8, columns_per_block=16384 + 8)
 MIDDLE = Candidate(
     columns_up_to=6144, vectors=4, rows=2, stages=3, prefetch=1,
     why="0.94 to 0.96 of a copy at 5120 columns; 128 threads: 0.93",
@@ -93,7 +93,7 @@ WITHOUT_BIAS = (  # RMSNorm, or LayerNorm without a bias
     ),
     MIDDLE,
     Candidate(
-        columns_up_to=8192, columns_a_block=4096, threads=128, rows=4, stages=3, prefetch=1,
+        columns_up_to=8192, columns_per_block=4096, threads=128, rows=4, stages=3, prefetch=1,
         why="0.97 / 0.96 of a copy at 8192 columns (input / output saved); one block: 0.96 / 0.95",
     ),
     Candidate(
@@ -104,11 +104,11 @@ WITHOUT_BIAS = (  # RMSNorm, or LayerNorm without a bias
 SAVED = (
     *WITHOUT_BIAS,
     Candidate(
-        columns_up_to=32768, columns_a_block=4096, threads=128, rows=4, stages=3, prefetch=1,
+        columns_up_to=32768, columns_per_block=4096, threads=128, rows=4, stages=3, prefetch=1,
         why="0.97 of a copy at 16384 columns; by half as many blocks: 0.94",
     ),
     Candidate(
-        columns_up_to=131072, columns_a_block=8192, threads=256, rows=2, stages=3, prefetch=1,
+        columns_up_to=131072, columns_per_block=8192, threads=256, rows=2, stages=3, prefetch=1,
         why="0.97 of a copy at 65536 columns; no prefetch: 0.89",
     ),
     LONGEST,
@@ -117,11 +117,11 @@ SAVED = (
 RECOMPUTED = (
     *WITHOUT_BIAS,
     Candidate(
-        columns_up_to=32768, columns_a_block=4096, threads=128, rows=4, stages=2,
+        columns_up_to=32768, columns_per_block=4096, threads=128, rows=4, stages=2,
         why="0.98 of a copy at 16384 columns; prefetch of 1: 0.96",
     ),
     Candidate(
-        columns_up_to=131072, columns_a_block=8192, threads=256, rows=2, stages=2,
+        columns_up_to=131072, columns_per_block=8192, threads=256, rows=2, stages=2,
         why="0.96 of a copy at 65536 columns; prefetch of 1: 0.93",
     ),
     LONGEST,
@@ -166,7 +166,7 @@ SAVED_WITH_BIAS = (
         why="0.96 of a copy at 8192 columns; two blocks: 0.90",
     ),
     Candidate(
-        columns_up_to=131072, columns_a_block=8192, threads=256, rows=2, stages=3, prefetch=1,
+        columns_up_to=131072, columns_per_block=8192, threads=256, rows=2, stages=3, prefetch=1,
         why="0.94 of a copy at 16384 columns, 0.85 at 65536; twice as many blocks: 0.86 at 16384",
     ),
     LONGEST,
@@ -232,7 +232,7 @@ def recomputed_with_bias(longest_of_a_block: Candidate) -> tuple[Candidate, ...]
             why="parameters widened to 32 bits in shared memory; not measured alone",
         ),
         Candidate(
-            columns_up_to=131072, columns_a_block=8192, threads=256, rows=2, stages=2,
+            columns_up_to=131072, columns_per_block=8192, threads=256, rows=2, stages=2,
             why="parameters widened to 32 bits in shared memory; not measured alone",
         ),
     )
@@ -288,11 +288,11 @@ LONG_SINGLES = (
         why="the longest rows of one block, for GPUs without clusters",
     ),
     Candidate(
-        columns_up_to=131072, columns_a_block=8192, threads=256, rows=1, stages=3, prefetch=1,
+        columns_up_to=131072, columns_per_block=8192, threads=256, rows=1, stages=3, prefetch=1,
         why="0.98 / 1.00 of a copy at 65536 columns (LayerNorm / RMSNorm); output saved: 0.98 at 16384, 0.99 at 65536",
     ),
     Candidate(
-        columns_up_to=262144, columns_a_block=16384, threads=512, rows=1, stages=1,
+        columns_up_to=262144, columns_per_block=16384, threads=512, rows=1, stages=1,
         why="the longest rows of 16 blocks: no stage to fetch ahead into, but each value is read once",
     ),
 )
@@ -303,11 +303,11 @@ SAVED_SINGLES = (
         why="0.98 / 0.99 of a copy at 5120 columns (LayerNorm / RMSNorm); half as many threads, two rows: 0.94 / 0.97",
     ),
     Candidate(
-        columns_up_to=8192, columns_a_block=4096, threads=512, rows=2, stages=3, prefetch=1,
+        columns_up_to=8192, columns_per_block=4096, threads=512, rows=2, stages=3, prefetch=1,
         why="1.02 / 0.99 of a copy at 8192 columns (LayerNorm / RMSNorm); one block: 0.97 / 0.96",
     ),
     Candidate(
-        columns_up_to=16384, columns_a_block=4096, threads=256, rows=2, stages=3, prefetch=1,
+        columns_up_to=16384, columns_per_block=4096, threads=256, rows=2, stages=3, prefetch=1,
         why="1.00 / 1.01 of a copy at 16384 columns (LayerNorm / RMSNorm); two blocks: 0.99 / 0.99",
     ),
     *LONG_SINGLES,
@@ -319,11 +319,11 @@ RECOMPUTED_SINGLES = (
         why="1.01 of a copy at 5120 columns (RMSNorm); prefetch of 1: 0.98",
     ),
     Candidate(
-        columns_up_to=8192, columns_a_block=2048, threads=128, rows=4, stages=3, prefetch=1,
+        columns_up_to=8192, columns_per_block=2048, threads=128, rows=4, stages=3, prefetch=1,
         why="1.02 of a copy at 8192 columns (RMSNorm); one block: 0.99",
     ),
     Candidate(
-        columns_up_to=16384, columns_a_block=4096, threads=256, rows=2, stages=3, prefetch=1,
+        columns_up_to=16384, columns_per_block=4096, threads=256, rows=2, stages=3, prefetch=1,
         why="1.01 of a copy at 16384 columns (RMSNorm); two blocks: 0.98",
     ),
     *LONG_SINGLES,
@@ -343,7 +343,7 @@ RECOMPUTED_SINGLES_WITH_BIAS = (
         why="1.01 of a copy at 5120 columns; prefetch of 1: 0.97",
     ),
     Candidate(
-        columns_up_to=8192, columns_a_block=2048, threads=256, rows=4, stages=2,
+        columns_up_to=8192, columns_per_block=2048, threads=256, rows=4, stages=2,
         why="1.00 of a copy at 8192 columns; one block: 0.97. Not for mixed dtypes, which take too many registers for "
             "1024 threads",
     ),

@@ -77,7 +77,8 @@ def choose_columns(n2, weight, bias, spread, smallest, normal, ratio, columns, c
     """List the columns at risk of one norm. Grid 1.
 
     n2: int64. weight, bias: (n2,) or None. spread: (1,). smallest, normal, ratio: `Limits`. columns: (capacity,) int32.
-    counts: (3,), int64: how many there are; and, added to what stood there, how many found no slot, and 1.
+    counts: (3,), int64. counts[0] is set to the number of columns at risk; counts[1] grows by those without a slot, and
+    counts[2] by 1 per call.
     """
     capacity = columns.shape[0]
     norm = Norm(n2, weight, 0, bias, 0, spread[0])

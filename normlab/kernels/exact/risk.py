@@ -3,7 +3,7 @@
 From an output stored with unit roundoff u, x̂ comes back with an error of u (|β| + |γ x̂|) / |γ|
 (`normlab.oracle.recompute_error`). A column is at risk in three cases:
 
-- |β| > RATIO |γ| s, where s is the spread of x̂ (`spread`): else the error is a few of the output's own roundings;
+- |β| > RATIO |γ| s, where s is the spread of x̂ (`spread`): any other column loses a few of the output's roundings;
 - |γ| < eps: the clamp would change γ;
 - |γ| s below the smallest normal number of the output's dtype: γ x̂ would be stored with fewer digits.
 """
@@ -19,7 +19,11 @@ SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-
 
 
 class Limits(NamedTuple):
-    """What parameters are held against, three NumPy scalars in accumulator precision: an int would make float64."""
+    """What parameters are compared with, three NumPy scalars in accumulator precision: an int would make float64.
+
+    smallest: |γ| below it is clamped; the larger of eps and 0. normal: the output dtype's smallest normal number.
+    ratio: RATIO.
+    """
 
     smallest: Any
     normal: Any

@@ -7,7 +7,7 @@ Rows that do not fit the registers of a block, and float64, go to step 4.
 Moves: x once, the output once: the least there is.
 Bound by: waiting. Each of the two sums takes the block through a tree of barriers, and meanwhile nothing is loaded.
 Measured: record ladder_forward_h200; about 0.9 of a copy.
-Next: one barrier, and several rows a block.
+Next: one barrier, and several rows per block.
 """
 
 import math

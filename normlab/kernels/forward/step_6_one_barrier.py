@@ -364,7 +364,7 @@ def _chains(n2: int) -> Chains:
 
 STEP = ForwardStep(
     name="one_barrier",
-    summary="several rows a block, both sums with one barrier",
+    summary="several rows per block, both sums with one barrier",
     ways=(short_rows.plan, plan, step_4_column_blocks.plan),
     row_chains=_chains,
     statistics="grouped",

@@ -41,14 +41,14 @@ class Candidate(NamedTuple):
 # without and with it, at 2^27 elements in 16 bits and 2^25 in 32. A name says the bytes of the widest element:
 # HALVES 2 (float16, bfloat16), SINGLES 4. Rows of SHORT_… have at most one warp, and the same layouts in both norms.
 # fmt: off
-SHORT_HALVES = (  # eight elements a vector
+SHORT_HALVES = (  # eight elements per vector
     Candidate(
         columns_up_to=64, threads=4, rows=32,
         why="0.98 / 1.00 of a copy at 64 columns (LayerNorm / RMSNorm); a whole warp: 0.24 / 0.36",
     ),
     Candidate(
         columns_up_to=128, threads=4, rows=128,
-        why="0.98 / 0.99 of a copy at 128 columns (LayerNorm / RMSNorm); 8 lanes, 256 threads a block: 0.96 / 0.98",
+        why="0.98 / 0.99 of a copy at 128 columns (LayerNorm / RMSNorm); 8 lanes, 256 threads per block: 0.96 / 0.98",
     ),
     Candidate(
         columns_up_to=256, threads=8, rows=64,
@@ -59,7 +59,7 @@ SHORT_HALVES = (  # eight elements a vector
         why="1.00 / 1.02 of a copy at 384 columns (LayerNorm / RMSNorm); a whole warp: 0.71 / 0.90",
     ),
 )
-SHORT_SINGLES = (  # four elements a vector
+SHORT_SINGLES = (  # four elements per vector
     Candidate(
         columns_up_to=64, threads=8, rows=64,
         why="0.99 / 1.01 of a copy at 64 columns (LayerNorm / RMSNorm); a whole warp: 0.64 / 0.77",
@@ -221,11 +221,11 @@ BESIDE_HALVES = (
     SHORT_HALVES[0],
     Candidate(
         columns_up_to=128, threads=8, rows=32,
-        why="0.99 / 0.98 of a copy at 128 columns (gate / residual); four lanes, 512 threads a block: 0.84 / 0.95",
+        why="0.99 / 0.98 of a copy at 128 columns (gate / residual); four lanes, 512 threads per block: 0.84 / 0.95",
     ),
     Candidate(
         columns_up_to=256, threads=16, rows=16,
-        why="0.99 / 1.00 of a copy at 256 columns (gate / residual); eight lanes, 512 threads a block: 0.85 / 0.99",
+        why="0.99 / 1.00 of a copy at 256 columns (gate / residual); eight lanes, 512 threads per block: 0.85 / 0.99",
     ),
     SHORT_HALVES[3],
     Candidate(

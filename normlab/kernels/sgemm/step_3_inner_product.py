@@ -93,6 +93,6 @@ def plan(product: Product, device: Device) -> Plan:
 
 STEP = ProductStep(
     name="inner_product",
-    summary="8 x 8 elements a thread, each an inner product",
+    summary="8 x 8 elements per thread, each an inner product",
     ways=(plan,),
 )

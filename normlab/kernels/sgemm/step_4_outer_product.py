@@ -99,6 +99,6 @@ def plan(product: Product, device: Device) -> Plan:
 
 STEP = ProductStep(
     name="outer_product",
-    summary="8 x 8 elements a thread, by outer products",
+    summary="8 x 8 elements per thread, by outer products",
     ways=(plan,),
 )

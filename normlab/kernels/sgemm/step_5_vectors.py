@@ -29,6 +29,6 @@ TILING = tiling.Tiling(
 
 STEP = ProductStep(
     name="vectors",
-    summary="16 bytes an instruction, A transposed in shared memory",
+    summary="16 bytes per instruction, A transposed in shared memory",
     ways=(partial(tiling.plan, "vectors", TILING),),
 )

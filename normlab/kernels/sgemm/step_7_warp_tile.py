@@ -22,6 +22,6 @@ TILING = tiling.of_warps(DOWN, ACROSS, lanes_in_rows(DOWN))
 
 STEP = ProductStep(
     name="warp_tile",
-    summary="a warp's lanes 4 x 8: fewer addresses a load",
+    summary="a warp's lanes 4 x 8: fewer addresses per load",
     ways=(partial(tiling.plan, "warp_tile", TILING),),
 )

@@ -21,7 +21,7 @@ class ModulatedLayerNorm(torch.nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """Return (batch, ..., n) as x; scale and shift: (batch, n)."""
+        """Return the output, with x's shape (batch, ..., n). scale and shift: (batch, n)."""
         return modulated_layer_norm(x, scale, shift, self.eps)
 
     def extra_repr(self) -> str:

@@ -119,8 +119,8 @@ def _of_shared(operation: str, word: str) -> dict[str, Metric]:
         f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{operation}.sum": Metric(
             lambda counts: counts.of("shared", operation).wavefronts - counts.of("shared", operation).fewest,
             f"shared {operation} conflicts",
-            f"Shared {word}: wavefronts above the fewest that the lanes could take: one, two for 8 bytes a lane, four "
-            "for 16 (half of that where lanes want the same in pairs).",
+            f"Shared {word}: wavefronts above the fewest that the lanes could take: one, two for 8 bytes per lane, "
+            "four for 16 (half of that where lanes want the same in pairs).",
         ),
     }
 

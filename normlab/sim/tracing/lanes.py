@@ -372,7 +372,7 @@ class WarpNumbers:
     """The block's index and the position in the block of every warp, by its number."""
 
     def __init__(self, grid: Any, warps: int):
-        """Count `warps` warps a block."""
+        """Count `warps` warps per block."""
         self._grid, self.of_a_block = grid, warps
 
     def __getitem__(self, number: int) -> tuple[tuple[int, int, int], int]:

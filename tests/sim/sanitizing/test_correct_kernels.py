@@ -185,7 +185,7 @@ def scan_in_two_buffers(x, out):
 
 
 @cuda.jit
-def one_atomic_a_warp(x, out, count):
+def one_atomic_per_warp(x, out, count):
     i = cuda.grid(1)
     lane = cuda.laneid
     wanted = x[i] > 0
@@ -319,7 +319,7 @@ CORRECT = [
     (steps_of_a_grid, [3, 32], lambda: (floats(96), empty(96)), (1,)),
     (histogram_in_shared_memory, [2, 64], lambda: (rng().integers(0, 16, 200).astype(np.int32), ints(16)), ()),
     (scan_in_two_buffers, [1, 64], lambda: (floats(64), empty(64)), (1,)),
-    (one_atomic_a_warp, [2, 64], lambda: (floats(128), empty(128), ints(1)), (1,)),
+    (one_atomic_per_warp, [2, 64], lambda: (floats(128), empty(128), ints(1)), (1,)),
     (laplace, [(2, 2), (8, 8)], lambda: (rng().random((12, 14)), np.zeros((12, 14)), np.zeros((2, 2))), (2,)),
     (transpose_in_padded_tile, [1, (32, 4)], lambda: (floats(32, 32), empty(32, 32)), (1,)),
     (two_dtypes_in_dynamic_memory, [1, 32, 0, 384], lambda: (rng().random(32), empty(32, dtype=np.float64)), (1,)),

@@ -5,5 +5,5 @@ from normlab.engine import cuda, load_vector, store_vector
 
 @cuda.jit
 def copy_vectors(x, y):
-    """y = x, both (n,): a thread for each 4 elements; 64 threads a block."""
+    """y = x, both (n,): a thread for each 4 elements; 64 threads per block."""
     # Your lines.
