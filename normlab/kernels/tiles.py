@@ -9,7 +9,9 @@ from normlab.kernels.words import counted
 from normlab.stages.vector import WARP
 
 ACCUMULATOR_BYTES = 4  # the kernel computes in float32
-ELEMENTS = 8  # per lane and row at most: of each, registers hold two sums, gamma, beta and 1 / gamma from row to row
+# Per lane and row at most, but for `backward.short_rows.tiles.columns_apart`: of each, registers hold two sums, gamma,
+# beta and 1 / gamma from row to row.
+ELEMENTS = 8
 WARPS = 8  # per block
 # Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took the backward 1 to 3 %
 # longer.
@@ -114,14 +116,20 @@ def lanes_for(n2: int) -> int:
     return 1 << (-(-n2 // ELEMENTS) - 1).bit_length()
 
 
-def tile_for(n2: int, full: int, saved_bytes: int, grad_bytes: int, statistics: int, stage_bytes: int) -> TileLayout:
+def columns_per_lane(n2: int) -> int:
+    """Return how many columns of a row a lane has: as few as the row's lanes can hold it with."""
+    return -(-n2 // lanes_for(n2))
+
+
+def tile_for(
+    n2: int, full: int, saved_bytes: int, grad_bytes: int, statistics: int, stage_bytes: int, each: int
+) -> TileLayout:
     """Return the layout of rows of n2 columns in stages of about so many bytes, with copies of `full` elements.
 
-    full: elements of the widest dtype that are 16 bytes. Otherwise as in the layout. n1 is no argument: a row's bits
-    are the same in every batch.
+    full: elements of the widest dtype that are 16 bytes. each: columns per lane, for as many lanes as have so many.
+    Otherwise as in the layout. n1 is no argument: a row's bits are the same in every batch.
     """
     lanes = lanes_for(n2)
-    each = -(-n2 // lanes)  # columns, for as many lanes as have so many
     width = min(each & -each, n2 & -n2, full)  # each lane's part of each row in shared memory begins with such a vector
     a_row = n2 * (saved_bytes + grad_bytes) + ACCUMULATOR_BYTES * statistics
     rows = max(ALIGNED_ROWS, WARP // lanes)

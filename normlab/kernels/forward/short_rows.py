@@ -32,7 +32,7 @@ from normlab.engine import (
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
-from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, tile_for
+from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, columns_per_lane, tile_for
 from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS, NARROWEST
 from normlab.stages.line_tile import line_fetchers, line_storers
@@ -260,7 +260,7 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> TileLayout | None
     full = BYTES // max(sizes)
     if tiled_for(n2, full) is None:
         return None
-    layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES)
+    layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES, columns_per_lane(n2))
     turns = min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP))
     vectors = map_threads(n2, width, layout.lanes).vectors
     return layout._replace(vectors=vectors, width=width, turns=turns, warps=1)
