@@ -20,13 +20,23 @@ def element_or_zero(array, row, column):
     return value
 
 
+def vectors_per_thread(down: int, across: int, width: int, threads: int) -> int:
+    """Return how many vectors of a tile each thread has; raise ValueError unless all threads have the same number."""
+    if down * across % (width * threads) or across % width:
+        raise ValueError(
+            f"a tile of {down} x {across} elements must have rows of whole vectors of {width}, and a multiple of "
+            f"{threads} such vectors, one for each thread"
+        )
+    return down * across // (width * threads)
+
+
 @cache
 def tile_loader(down: int, across: int, threads: int) -> Any:
     """Return the device function `load_tile(tile, array, top, left, thread)`, which copies element by element.
 
     tile: shared, (down, across), float32. array: the matrix, in which the tile begins at (top, left).
     """
-    elements = down * across // threads  # per thread; the tile is a multiple of the block
+    elements = vectors_per_thread(down, across, 1, threads)
 
     @cuda.jit(device=True)
     def load_tile(tile, array, top, left, thread):
@@ -47,7 +57,7 @@ def tile_fetcher(down: int, across: int, width: int, threads: int) -> Any:
     `width`, and its address a multiple of a vector's bytes.
     """
     # constants of the kernel: divisions by them become shifts where they are powers of two
-    vectors, vectors_across = down * across // (width * threads), across // width
+    vectors, vectors_across = vectors_per_thread(down, across, width, threads), across // width
 
     @cuda.jit(device=True)
     def fetch(values, array, top, left, thread):
@@ -70,7 +80,7 @@ def tile_putter(down: int, across: int, width: int, threads: int) -> Any:
 
     tile: shared, 1-D, float32. first: the index in it at which the tile begins.
     """
-    vectors, vectors_across = down * across // (width * threads), across // width
+    vectors, vectors_across = vectors_per_thread(down, across, width, threads), across // width
 
     @cuda.jit(device=True)
     def put(tile, first, values, thread):
@@ -90,7 +100,7 @@ def transposed_putter(down: int, across: int, width: int, threads: int, stride: 
     The tile's columns become rows in shared memory, `stride` >= `down` elements apart. tile, first: as in
     `tile_putter`.
     """
-    vectors, vectors_across = down * across // (width * threads), across // width
+    vectors, vectors_across = vectors_per_thread(down, across, width, threads), across // width
 
     @cuda.jit(device=True)
     def put(tile, first, values, thread):

@@ -162,3 +162,10 @@ def test_the_threads_of_a_plan_share_its_tile_out_among_them(plan):
     rows, columns = Share(plan.runs_down, RUN * 4), Share(plan.runs_across, RUN * 8)
     place = warps_in_rows(plan.warps_across, 4 * rows.elements, 8 * columns.elements, RUN, lanes_in_z_order)
     assert (covered(rows, columns, places_of(place, plan.threads), plan.rows, plan.columns) == 1).all()
+
+
+@pytest.mark.parametrize("shape", [(8, 12, 4, 32), (4, 6, 4, 6)])
+def test_a_tile_that_threads_cannot_share_is_refused(shape):
+    down, across, width, threads = shape
+    with pytest.raises(ValueError, match=f"{down} x {across} elements must have rows of whole vectors of {width}"):
+        tile_fetcher(down, across, width, threads)

@@ -80,7 +80,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     elements = thread_map.elements
     store_parameters = storer(layout)
     weighted, inverted = kind.weighted, kind.memory_efficient and kind.weighted
-    shifted = kind.memory_efficient and kind.biased  # beta is needed to recompute x̂ alone
+    shifted = kind.memory_efficient and kind.biased  # beta is needed only to recompute x̂
 
     @cuda.jit(device=True)
     def keep_parameters(operands, memory, share):
@@ -98,7 +98,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                             load_vector_into(gammas, v * width + k, operands.weight, first + v * span + k, together)
                         if shifted:
                             load_vector_into(betas, v * width + k, operands.bias, first + v * span + k, together)
-                    else:  # beside the row, where gradients are 0
+                    else:  # past an end of the row: where rows begin anywhere, together is 1
                         gammas[v * width + k], betas[v * width + k] = cast(1, gammas), cast(0, betas)
         # Every row group computes `rare` for its own threads; the first one stores the parameters for all.
         rare = False

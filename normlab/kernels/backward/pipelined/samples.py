@@ -59,7 +59,7 @@ def samplers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any]:
             operands.bias[sample],
             operands.eps,
             operands.mean_factor,
-            operands.grad_residual,
+            operands.grad_residual,  # None, as gate and grad_gate: a modulated norm has neither residual nor gate
             operands.gate,
             operands.grad_input[first:end],
             operands.grad_gate,
@@ -68,6 +68,7 @@ def samplers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any]:
     @cuda.jit(device=True)
     def gradients_of(gradients, samples):
         sample = cuda.blockIdx.x // blocks % samples
+        # The partial sums have one row per cluster, of all samples: they are not divided.
         return Gradients(
             gradients.grad_weight[sample], gradients.grad_bias[sample], gradients.part_weight, gradients.part_bias
         )
