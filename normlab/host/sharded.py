@@ -32,8 +32,8 @@ def replayed(*names: str) -> Callable[[Callable[..., tuple]], Callable[..., tupl
 
     The function gets an array backend, then the call's arguments: first the arrays, which errors call by `names` and of
     which all but the first may be None, then hashable options. It asks the backend for the arrays as operands, once
-    each and in their order, and returns its results as `replay.keep` takes them. The decorated function
-    takes no backend, and returns the caller's arrays.
+    each and in their order, and returns its results as `replay.keep` takes them. The decorated function takes no
+    backend, and returns the caller's arrays.
     """
 
     def decorate(run: Callable[..., tuple]) -> Callable[..., tuple]:

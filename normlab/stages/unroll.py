@@ -5,7 +5,7 @@ comparison and an address per step. It also keeps the compiler from moving the n
 arithmetic. Straight-line code needs more registers instead; the calling kernel must have them.
 
 `chosen` has a branch per value of an argument, in which the number is a constant: registers take no index that is known
-only when the kernel runs. To find the branch takes log2 of their count in comparisons.
+only when the kernel runs. To find the branch takes log2 of the number of values in comparisons.
 """
 
 from functools import cache

@@ -40,7 +40,7 @@ class Place(NamedTuple):
     extent: Any  # n2, or (elements of the row before, n2), as `stages.grouped.group_size` takes it
     left: Any  # columns from the first one on to the row's end
     begin: Any  # the index of the first one in the matrix
-    limit: Any  # vectors that begin fewer elements after the first one touch the row and end inside the matrix
+    limit: Any  # a vector less than so many elements after the first touches the row and ends inside the matrix
     inner: Any  # True if all elements of all vectors of the warp are the row's
 
 
