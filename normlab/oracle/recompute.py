@@ -88,16 +88,14 @@ def unshifted(y: Inexact, rows: Rows) -> Inexact:
 
 
 def unscaled(shifted: Inexact, xhat: ExtendedArray, rows: Rows, eps: Extended) -> Inexact:
-    """Return (y - β) / clamp(γ), measured against x̂; a kernel that multiplies by 1 / clamp(γ) rounds once more.
+    """Return (y - β) / clamp(γ), measured against x̂. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of the error.
 
-    For a 16-bit weight the kernel may compute 1 / clamp(γ) with an instruction that is off by one unit in the last
-    place: two roundings. The clamp's bias |x̂| |γ / clamp(γ) - 1| is part of the error.
+    A kernel may multiply by 1 / clamp(γ) instead, which an instruction gives to within one unit in the last place: that
+    is two roundings more.
     """
     if not rows.has_weight:
         return shifted
-    narrow = float_format(shifted.arithmetic.parameter).unit_roundoff > shifted.arithmetic.u_format.unit_roundoff
-    roundings = 2 if narrow else 1
-    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).rounded_again(roundings).instead_of(xhat)
+    return shifted.divided_exactly(clamp_by_magnitude(rows.weight, eps)).rounded_again(2).instead_of(xhat)
 
 
 def times_clamped_weight(dy: Inexact, rows: Rows, eps: Extended) -> Inexact:

@@ -40,8 +40,9 @@ def recomputed(seed, dtype, eps, bias_scale):
 def test_a_recomputed_x_hat_is_off_by_three_times_the_law_at_most(seed, dtype, eps, bias_scale):
     got, xhat, bound, law = recomputed(seed, dtype, eps, bias_scale)
     assert (abs(got - xhat) <= 3 * law).all()
-    # The bound adds float32 roundings to the law: of y - β, 1 / γ, the quotient, the product, the sum and its storage.
-    assert (bound <= 8 * law).all()
+    # The bound adds float32 roundings to the law: of y - β, 1 / γ (two), the quotient, the product, the sum and its
+    # storage.
+    assert (bound <= 9 * law).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda, load_vector_into, store_vector_from
+from normlab.engine import cast, cuda, load_vector_into, reciprocal, store_vector_from
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.layout import PipelineLayout
 from normlab.stages.recompute import clamp_by_magnitude
@@ -72,7 +72,7 @@ def storer(layout: PipelineLayout) -> Any:
 
 @cache
 def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
-    """Return `keep_parameters`, which widens, clamps and inverts the parameters; 1 / gamma is correctly rounded."""
+    """Return `keep_parameters`, which widens, clamps and inverts the parameters."""
     thread_map, together, offset = layout.thread_map, kind.together, kind.offset
     aligned = layout.alignments == 1
     gamma_at, inverse_at, beta_at = offsets(layout, kind)
@@ -113,7 +113,7 @@ def keeper(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                         kept = clamp_by_magnitude(gamma, operands.eps)
                         rare = rare or kept != gamma
                         gammas[v * width + k] = kept
-                        inverses[k] = cast(1, parameters) / kept  # divided once per column, not once per element
+                        inverses[k] = reciprocal(kept)  # once per column, not once per element
                     if share.group == 0:
                         store_parameters(parameters, inverse_at, v, share.offset, inverses, 0)
                 if weighted and share.group == 0:
