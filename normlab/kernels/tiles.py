@@ -29,7 +29,7 @@ class Reason(NamedTuple):
 
 
 class TileLayout(NamedTuple):
-    """How a warp takes a tile of rows.
+    """How one warp, or all warps of a block, take a tile of rows.
 
     A lane group is the lanes that share a row. Each has `elements` columns: neighbouring ones in the backward, every so
     many-th vector of the row in the forward.
@@ -39,12 +39,13 @@ class TileLayout(NamedTuple):
     lanes: int  # per row, a power of two
     vectors: int  # per lane and row
     width: int  # elements of such a vector; it divides n2
-    turns: int  # rows per lane group in a tile
+    turns: int  # rows of a tile per lane group, if one warp takes it
     together: int  # elements per copy between global and shared memory
     saved_bytes: int  # per element of the saved array
     grad_bytes: int  # per element of grad_output; 0 in the forward
     statistics: int  # arrays with a number per row: invvar, and mean if it is needed
     warps: int = WARPS  # per block
+    warps_per_tile: int = 1  # or all of the block's, each with an equal part of the turns
 
     @property
     def elements(self) -> int:
@@ -77,24 +78,39 @@ class TileLayout(NamedTuple):
         return self.rows * self.n2
 
     @property
+    def tiles_at_once(self) -> int:
+        """Return how many tiles a block takes at the same time."""
+        return self.warps // self.warps_per_tile
+
+    @property
+    def turns_per_warp(self) -> int:
+        """Return how many rows of a tile a lane group takes, one after another."""
+        return self.turns // self.warps_per_tile
+
+    @property
     def grads_at(self) -> int:
-        """Return the offset of grad_output's stages, in its elements. All warps' stages of one array lie together."""
-        return self.warps * STAGES * self.tile * self.saved_bytes // self.grad_bytes
+        """Return the offset of grad_output's stages, in its elements. All stages of one array lie together."""
+        return self.tiles_at_once * STAGES * self.tile * self.saved_bytes // self.grad_bytes
 
     @property
     def statistics_at(self) -> int:
         """Return the offset of the statistics' stages, in accumulators."""
-        return self.warps * STAGES * self.tile * (self.saved_bytes + self.grad_bytes) // ACCUMULATOR_BYTES
+        return self.tiles_at_once * STAGES * self.tile * (self.saved_bytes + self.grad_bytes) // ACCUMULATOR_BYTES
 
     @property
     def results_at(self) -> int:
-        """Return the offset of the tiles' results, one tile per warp, in accumulators."""
-        return self.statistics_at + self.warps * STAGES * self.rows * self.statistics
+        """Return the offset of the tiles' results, in accumulators."""
+        return self.statistics_at + self.tiles_at_once * STAGES * self.rows * self.statistics
+
+    @property
+    def results(self) -> int:
+        """Return how many accumulators there are for results, and at the end for two sums of each column per warp."""
+        return max(self.tiles_at_once * self.tile, 2 * self.warps * self.n2)
 
     @property
     def shared_bytes(self) -> int:
         """Return the dynamic shared memory of a block."""
-        return ACCUMULATOR_BYTES * (self.results_at + self.warps * self.tile)
+        return ACCUMULATOR_BYTES * (self.results_at + self.results)
 
     @property
     def resident(self) -> int:
@@ -104,10 +120,11 @@ class TileLayout(NamedTuple):
     @property
     def words(self) -> list[str]:
         """Return each number in words."""
+        team = "warp" if self.warps_per_tile == 1 else "block"
         return [
-            f"{counted(self.rows, 'row')} per tile, {counted(self.lanes, 'lane')} each; a tile per warp",
+            f"{counted(self.rows, 'row')} per tile, {counted(self.lanes, 'lane')} each; a tile per {team}",
             f"{counted(self.vectors, 'vector')} of {counted(self.width, 'element')} per lane",
-            f"{counted(STAGES, 'stage')} per warp, filled by copies of {counted(self.together, 'element')}",
+            f"{counted(STAGES, 'stage')} per {team}, filled by copies of {counted(self.together, 'element')}",
         ]
 
 

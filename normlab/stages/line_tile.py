@@ -28,27 +28,27 @@ TOGETHER = 4  # float32 results per lane that one instruction reads: 16 bytes
 
 
 @cache
-def line_fetchers(elements: int, width: int) -> tuple[Any, Any]:
-    """Return the device functions `fetch_line(…)` and `fetch_part(…, left)`, which all lanes of a warp call.
+def line_fetchers(elements: int, width: int, threads: int = WARP) -> tuple[Any, Any]:
+    """Return the device functions `fetch_line(…)` and `fetch_part(…, left)`, which `threads` threads call, a warp or more.
 
-    Their other arguments are (stages, at, line, begin, lane). They start to copy `elements` elements from `line[begin]`
+    Their other arguments are (stages, at, line, begin, thread). They start to copy `elements` elements from `line[begin]`
     on to stages[at], …. `fetch_part` is for the matrix's end: only `left` elements exist, and zeros stand for the
     others. stages: shared, of as many bits per element as `line`, which has one axis. width: elements per copy, a
     divisor of `elements`.
     """
-    span = WARP * width
+    span = threads * width
 
     @cuda.jit(device=True)
-    def fetch_line(stages, at, line, begin, lane):
-        own = lane * width
+    def fetch_line(stages, at, line, begin, thread):
+        own = thread * width
         target, source = at + own, begin + own
         for first in range(0, elements, span):  # constant bounds: unrolled, and only the last turn has a condition
             if first + span <= elements or own < elements - first:
                 copy_async(stages, target + first, line, source + first, width)
 
     @cuda.jit(device=True)
-    def fetch_part(stages, at, line, begin, lane, left):
-        place = lane * width
+    def fetch_part(stages, at, line, begin, thread, left):
+        place = thread * width
         while place < elements:
             if place + width <= left:
                 copy_async(stages, at + place, line, begin + place, width)
@@ -57,28 +57,28 @@ def line_fetchers(elements: int, width: int) -> tuple[Any, Any]:
                     if place + k >= left:
                         store(stages, at + place + k, 0)
             place += span
-        place = left // width * width + lane
-        if place < left:  # an element per lane of the vector in which the matrix ends
+        place = left // width * width + thread
+        if place < left:  # an element per thread of the vector in which the matrix ends
             store(stages, at + place, load_bits(line, begin + place))
 
     return fetch_line, fetch_part
 
 
 @cache
-def line_storers(elements: int, width: int, dtype: Any) -> tuple[Any, Any]:
-    """Return the device functions `store_line(…)` and `store_part(…, left)`, which all lanes of a warp call.
+def line_storers(elements: int, width: int, dtype: Any, threads: int = WARP) -> tuple[Any, Any]:
+    """Return the device functions `store_line(…)` and `store_part(…, left)`, which `threads` threads call, a warp or more.
 
-    Their other arguments are (results, at, line, begin, lane). They store results[at], …, of dtype `dtype` in shared
+    Their other arguments are (results, at, line, begin, thread). They store results[at], …, of dtype `dtype` in shared
     memory, to `line[begin]`, …: `elements` of them, or the `left` ones that exist, each rounded once. width: elements
     of `line` that one instruction may store.
     """
     together = min(width, TOGETHER)
-    span = WARP * together
+    span = threads * together
 
     @cuda.jit(device=True)
-    def store_line(results, at, line, begin, lane):
+    def store_line(results, at, line, begin, thread):
         values = cuda.local.array(together, dtype)
-        own = lane * together
+        own = thread * together
         source, target = at + own, begin + own
         for first in range(0, elements, span):
             if first + span <= elements or own < elements - first:
@@ -86,14 +86,14 @@ def line_storers(elements: int, width: int, dtype: Any) -> tuple[Any, Any]:
                 store_vector_from(line, target + first, values, 0, together)
 
     @cuda.jit(device=True)
-    def store_part(results, at, line, begin, lane, left):
+    def store_part(results, at, line, begin, thread, left):
         values = cuda.local.array(together, dtype)
-        place = lane * together
+        place = thread * together
         while place + together <= left:
             load_vector_into(values, 0, results, at + place, together)
             store_vector_from(line, begin + place, values, 0, together)
             place += span
-        place = left // together * together + lane
+        place = left // together * together + thread
         if place < left:
             store(line, begin + place, load(results, at + place))
 

@@ -26,6 +26,7 @@ from normlab.kernels import LADDERS, Device, Problem
 from normlab.kernels.backward import layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.pipelined import beside
 from normlab.kernels.backward.pipelined.columns import MANY_GROUPS, sums_apart
+from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward import step_5_vectors, step_6_one_barrier, step_7_clusters
 from normlab.kernels.forward.tables import TABLES
@@ -403,10 +404,12 @@ def mapped(one: Launched) -> tuple:
 def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n2, monkeypatch):
     """Of a row's results, that is: the columns' sums, over other rows, are other sums.
 
-    But for few rows, long ones forward, whose bits `test_invariance` compares.
+    But for few rows, long ones forward and short ones backward, whose bits `test_invariance` and `test_short_rows`
+    compare.
     """
     single = devices.of((9, 0), multiprocessors=1)
     monkeypatch.setattr(step_3_pipelined, "few", lambda *args: False)
+    monkeypatch.setattr(short_rows, "shared_by_warps", lambda n1, layout, device: layout)
     for t, v in ((BFLOAT16, BFLOAT16), (np.float32, np.float16)):
         found = [
             [mapped(one) for one in launches(step, n1, n2, Form(t, v), single) if "final_sums" not in one.name]

@@ -80,14 +80,18 @@ def test_short_rows_without_parameters_are_right(parameters, memory_efficient):
     examine_backward(replace(case, weight=given[0], bias=given[1]), None, STEP, memory_efficient)
 
 
-def small_tiles(monkeypatch, warps=2):
-    """Let a block have two warps and the smallest tiles, so that few rows are many tiles."""
+PER_WARP, PER_BLOCK = 0, 10**6  # shared tiles per multiprocessor, at most
+
+
+def small_tiles(monkeypatch, shared=PER_WARP):
+    """Let a block have two warps and the smallest tiles, so that few rows are many tiles; a tile per warp or block."""
     monkeypatch.setattr(tiles, "STAGE_BYTES", 0)
+    monkeypatch.setattr(short_rows, "FEW_TILES", {True: shared, False: shared})
     own = short_rows.layout_for
 
     def narrow(*how):
         chosen = own(*how)
-        return chosen._replace(layout=chosen.layout._replace(warps=warps))
+        return chosen._replace(layout=chosen.layout._replace(warps=2))
 
     monkeypatch.setattr(short_rows, "layout_for", narrow)
 
@@ -117,6 +121,16 @@ def test_nothing_is_found_in_short_rows(n1, n2, dtype, memory_efficient, monkeyp
         sanitized(random_case(n1, n2, dtype), STEP, memory_efficient)
 
 
+@turns
+def test_tiles_that_warps_share_are_right_and_nothing_is_found(n1, n2, dtype, monkeypatch):
+    small_tiles(monkeypatch, PER_BLOCK)
+    few_stay(monkeypatch, 2)
+    with using("simulator"):
+        for memory_efficient in (False, True):
+            examine_backward(random_case(n1, n2, dtype), None, STEP, memory_efficient)
+        sanitized(random_case(n1, n2, dtype), STEP, False)
+
+
 @both_paths
 def test_a_row_s_bits_do_not_depend_on_the_number_of_rows(memory_efficient, monkeypatch):
     monkeypatch.setattr(final_sums, "sums_of", lambda *how: ())
@@ -127,6 +141,9 @@ def test_a_row_s_bits_do_not_depend_on_the_number_of_rows(memory_efficient, monk
         for few in (1, 7, n1 // 2):
             first = replace(case, x=case.x[:few], grad_output=case.grad_output[:few])
             assert results(first, STEP, memory_efficient)[0] == want[: few * n2 * case.x.itemsize]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(short_rows, "FEW_TILES", {True: PER_BLOCK, False: PER_BLOCK})
+            assert results(case, STEP, memory_efficient)[0] == want
 
 
 @both_paths
@@ -201,25 +218,33 @@ def test_layouts_give_every_column_to_one_lane_and_every_array_its_place(sizes, 
         assert (chosen is None) == (n2 > (255 if n2 % full else 127))
         if chosen is None:
             continue
-        layout = chosen.layout
         assert len(chosen.why) > 20
-        spare = layout.lanes if layout.elements <= ELEMENTS else 2 * layout.lanes  # a ninth column spares its banks
-        assert n2 <= layout.lanes * layout.elements < n2 + spare, "no lane has more than its share"
-        assert layout.elements == tiles.columns_apart(n2)
-        assert n2 % layout.width == layout.elements % layout.width == 0
-        others = (layout.lanes - 1) * layout.elements  # columns of all lanes except the last
-        assert layout.filled == sum(others + (v + 1) * layout.width <= n2 for v in range(layout.vectors))
-        assert layout.turns * 32 == layout.rows * layout.lanes
-        assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
-        stages = layout.warps * STAGES
-        ends = [
-            stages * layout.tile * sizes[0],
-            stages * layout.tile * (sizes[0] + sizes[1]),
-            stages * (layout.tile * (sizes[0] + sizes[1]) + 4 * layout.rows * statistics),
-        ]
-        assert [layout.grads_at * sizes[1], 4 * layout.statistics_at, 4 * layout.results_at] == ends
-        assert layout.shared_bytes == ends[-1] + 4 * layout.warps * layout.tile
-        assert 2 * n2 <= layout.tile, "both sums of a warp's columns fit where its results were"
+        shared = short_rows.few_rows_layout(chosen.layout)
+        assert shared.rows == shared.warps * shared.groups, "a row per lane group of the block"
+        for layout in (chosen.layout, shared):
+            check_places(layout, n2, sizes, statistics)
+
+
+def check_places(layout, n2, sizes, statistics):
+    """Every column is a lane's, and every array has its place in shared memory."""
+    spare = layout.lanes if layout.elements <= ELEMENTS else 2 * layout.lanes  # a ninth column spares its banks
+    assert n2 <= layout.lanes * layout.elements < n2 + spare, "no lane has more than its share"
+    assert layout.elements == tiles.columns_apart(n2)
+    assert n2 % layout.width == layout.elements % layout.width == 0
+    others = (layout.lanes - 1) * layout.elements  # columns of all lanes except the last
+    assert layout.filled == sum(others + (v + 1) * layout.width <= n2 for v in range(layout.vectors))
+    assert layout.turns * 32 == layout.rows * layout.lanes
+    assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
+    stages = layout.warps // layout.warps_per_tile * STAGES
+    ends = [
+        stages * layout.tile * sizes[0],
+        stages * layout.tile * (sizes[0] + sizes[1]),
+        stages * (layout.tile * (sizes[0] + sizes[1]) + 4 * layout.rows * statistics),
+    ]
+    assert [layout.grads_at * sizes[1], 4 * layout.statistics_at, 4 * layout.results_at] == ends
+    results = layout.shared_bytes - ends[-1]
+    assert results >= 4 * layout.warps // layout.warps_per_tile * layout.tile
+    assert results >= 4 * layout.warps * 2 * n2, "both sums of each warp's columns fit where the results were"
 
 
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
@@ -252,6 +277,13 @@ def test_other_rows_are_not_taken_as_tiles():
     assert isinstance(short_rows.plan(added, devices.of((9, 0))), Refusal)
 
 
+def test_few_rows_are_tiles_only_if_many_are():
+    """Float32 rows of 249 columns are none: many rows' tiles do not fit a block. A row's bits follow from the kernel."""
+    for n2, device in itertools.product((100, 225, 249), map(devices.of, CAPABILITIES)):
+        steps = {STEP.plan(Problem("backward", "layer", n1, n2, "float32"), device).step for n1 in (1, 100, 10**6)}
+        assert len(steps) == 1, (n2, device)
+
+
 def test_results_of_a_warp_lie_in_all_banks():
     """Where lanes have eight columns, and no vector of four. A lane's columns are those of the row, once each."""
     for n2 in range(1, 256):
@@ -265,9 +297,20 @@ def test_results_of_a_warp_lie_in_all_banks():
     ]  # fmt: skip
 
 
-def test_few_rows_are_one_block_s_and_need_no_second_kernel():
-    for n1, kernels in ((256, 1), (257, 2)):
-        assert len(STEP.plan(Problem("backward", "layer", n1, 64, "bfloat16"), devices.of((9, 0))).work) == kernels
+@pytest.mark.parametrize(
+    ("n2", "dtype", "most"),  # rows: of one shared tile, of a block without or with shared tiles, of shared tiles
+    [(31, "bfloat16", (64, 128, 16896)), (44, "float32", (32, 64, 8448)), (229, "float16", (8, 16, 8448))],
+)
+def test_few_rows_share_tiles_and_fewer_need_no_second_kernel(n2, dtype, most):
+    def found(n1):
+        plan = STEP.plan(Problem("backward", "layer", n1, n2, dtype), devices.of((9, 0)))
+        return plan.layout.warps_per_tile > 1, len(plan.work)
+
+    a_tile, a_block, shared = most
+    whole_warp = n2 > 128
+    assert (found(1), found(a_tile), found(a_tile + 1)) == ((True, 1), (True, 1), (whole_warp, 1))
+    assert (found(a_block), found(a_block + 1)) == ((whole_warp, 1), (True, 2))
+    assert (found(shared), found(shared + 1)) == ((True, 2), (False, 2))
 
 
 KERNELS = [(1, BFLOAT16), (31, np.float16), (24, np.float32), (255, BFLOAT16)]

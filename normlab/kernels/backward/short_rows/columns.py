@@ -18,7 +18,7 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
     one block has the gradients; of several, each writes a row of partial sums.
     """
     lanes, n2, elements = layout.lanes, layout.n2, layout.elements
-    results_at, apart = layout.results_at, layout.tile
+    results_at, apart = layout.results_at, 2 * n2  # per warp: the weight's sums, then the bias's
     weighted, biased, divided = kind.weighted, kind.biased, kind.memory_efficient
     levels, warps, threads = layout.groups.bit_length() - 1, layout.warps, layout.threads
     turns = -(-n2 // threads)  # a constant: a loop without one was unrolled to six divisions
@@ -50,7 +50,7 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
 
     @cuda.jit(device=True)
     def add_up(shared, place, operands, sums, grad_weight, grad_bias, part_weight, part_bias):
-        cuda.syncwarp()  # all lanes have stored this warp's last results
+        cuda.syncthreads()  # all warps have stored their last results, which lay where the sums come now
         if weighted:
             leave_sums(shared, results_at + place.warp * apart, place, sums.weight)
         if biased:

@@ -1,4 +1,7 @@
-"""Take tiles of short rows one after another: fetch the next one, take this one's rows, store their gradients."""
+"""Take tiles of short rows one after another: fetch the next one, take this one's rows, store their gradients.
+
+A team takes a tile together: a warp, or all warps of the block where rows are few (`TileLayout.warps_per_tile`).
+"""
 
 from functools import cache
 from typing import Any
@@ -19,6 +22,7 @@ from normlab.kernels.tiles import STAGES, TileLayout
 from normlab.stages.ahead import BITS
 from normlab.stages.line_tile import line_fetchers, line_storers
 from normlab.stages.unroll import repeated
+from normlab.stages.vector import WARP
 
 AT_ONCE = 4  # rows of a lane group in straight-line code; a longer one only takes longer to compile
 
@@ -31,7 +35,8 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
     lanes, n2 = layout.lanes, layout.n2
     fetch, take_tile, add_up = fetcher(layout, kind), tile_taker(layout, kind, dtype), columns_adder(layout, kind)
     load_parameters = parameters_loader(layout, kind)
-    warps = layout.warps
+    tiles_at_once, warps_per_tile, turns_per_warp = layout.tiles_at_once, layout.warps_per_tile, layout.turns_per_warp
+    wait_for_team = team_barrier(layout)
 
     @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def backward_short_rows(
@@ -55,14 +60,15 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
             sums.weight[k] = cast(0, invvar)
             sums.bias[k] = cast(0, invvar)
         operands = Operands(grad_output, saved, mean, invvar, weight, eps, row_sums, grad_input, factor)
-        lane = int32(cuda.threadIdx.x) & 31
+        lane, warp = int32(cuda.threadIdx.x) & 31, int32(cuda.threadIdx.x) >> 5
         group, column = lane // lanes, lane % lanes * elements
-        whole = saved.shape[0] // rows
-        place = Place(int32(cuda.threadIdx.x) >> 5, lane, group, column, group * n2 + column, whole)
+        team, member = warp // warps_per_tile, warp % warps_per_tile
+        turn, cell, whole = member * turns_per_warp, group * n2 + column, saved.shape[0] // rows
+        place = Place(warp, team, member * WARP + lane, turn, group, column, cell, whole)
 
         # The first tile travels while the parameters are loaded.
-        tile = cuda.blockIdx.x * warps + place.warp
-        stride = cuda.gridDim.x * warps
+        tile = cuda.blockIdx.x * tiles_at_once + team
+        stride = cuda.gridDim.x * tiles_at_once
         tiles = (saved.shape[0] + rows - 1) // rows
         fetch(operands, memory, place, 0, tile)
         commit_copies()
@@ -72,8 +78,8 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
         slot = 0
         while tile < tiles:
             wait_copies(0)
-            # All lanes' copies of this tile have arrived, and all lanes have read the other stage.
-            cuda.syncwarp()
+            # The team's copies of this tile have arrived, and the team has read the other stage.
+            wait_for_team()
             fetch(operands, memory, place, 1 - slot, tile + stride)
             commit_copies()
             take_tile(operands, memory, place, slot, tile, parameters, sums)
@@ -88,36 +94,51 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
 
 
 @cache
+def team_barrier(layout: TileLayout) -> Any:
+    """Return the device function `wait_for_team()`: the threads wait for those that take the same tile."""
+
+    @cuda.jit(device=True)
+    def wait_for_warp():
+        cuda.syncwarp()
+
+    @cuda.jit(device=True)
+    def wait_for_block():
+        cuda.syncthreads()
+
+    return wait_for_warp if layout.warps_per_tile == 1 else wait_for_block
+
+
+@cache
 def fetcher(layout: TileLayout, kind: Kind) -> Any:
     """Return the device function `fetch(operands, memory, place, slot, tile)`.
 
-    The warp starts to copy a tile into its stage `slot`; if there is no such tile, it fetches nothing.
+    The team starts to copy a tile into its stage `slot`; if there is no such tile, it fetches nothing.
     """
-    rows, elements, centered = layout.rows, layout.tile, kind.centered
+    rows, elements, centered, threads = layout.rows, layout.tile, kind.centered, layout.warps_per_tile * WARP
     grads_at, statistics_at, statistics = layout.grads_at, layout.statistics_at, layout.statistics
-    fetch_line, fetch_part = line_fetchers(elements, layout.together)
-    fetch_rows, fetch_last_rows = line_fetchers(rows, 1)  # 4 bytes per copy: any alignment is right
+    fetch_line, fetch_part = line_fetchers(elements, layout.together, threads)
+    fetch_rows, fetch_last_rows = line_fetchers(rows, 1, threads)  # 4 bytes per copy: any alignment is right
 
     @cuda.jit(device=True)
     def fetch(operands, memory, place, slot, tile):
         n1 = operands.saved.shape[0]
         saved, grad_output = flat(operands.saved), flat(operands.grad_output)
-        lane, begin, top = place.lane, tile * elements, tile * rows
-        stage = place.warp * STAGES + slot
+        thread, begin, top = place.thread, tile * elements, tile * rows
+        stage = place.team * STAGES + slot
         there, numbers = stage * elements, statistics_at + stage * rows * statistics
         if tile < place.whole:
-            fetch_line(memory.saved, there, saved, begin, lane)
-            fetch_line(memory.grads, grads_at + there, grad_output, begin, lane)
-            fetch_rows(memory.floats, numbers, operands.invvar, top, lane)
+            fetch_line(memory.saved, there, saved, begin, thread)
+            fetch_line(memory.grads, grads_at + there, grad_output, begin, thread)
+            fetch_rows(memory.floats, numbers, operands.invvar, top, thread)
             if centered:
-                fetch_rows(memory.floats, numbers + rows, operands.mean, top, lane)
+                fetch_rows(memory.floats, numbers + rows, operands.mean, top, thread)
         elif top < n1:
             left = saved.shape[0] - begin
-            fetch_part(memory.saved, there, saved, begin, lane, left)
-            fetch_part(memory.grads, grads_at + there, grad_output, begin, lane, left)
-            fetch_last_rows(memory.floats, numbers, operands.invvar, top, lane, n1 - top)
+            fetch_part(memory.saved, there, saved, begin, thread, left)
+            fetch_part(memory.grads, grads_at + there, grad_output, begin, thread, left)
+            fetch_last_rows(memory.floats, numbers, operands.invvar, top, thread, n1 - top)
             if centered:
-                fetch_last_rows(memory.floats, numbers + rows, operands.mean, top, lane, n1 - top)
+                fetch_last_rows(memory.floats, numbers + rows, operands.mean, top, thread, n1 - top)
 
     return fetch
 
@@ -126,21 +147,22 @@ def fetcher(layout: TileLayout, kind: Kind) -> Any:
 def tile_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `take_tile(operands, memory, place, slot, tile, parameters, sums)`."""
     rows, elements, results_at = layout.rows, layout.tile, layout.results_at
-    turns, at_once = layout.turns, min(layout.turns, AT_ONCE)
+    turns_per_warp, at_once = layout.turns_per_warp, min(layout.turns_per_warp, AT_ONCE)
     take_rows = repeated(row_taker(layout, kind, dtype), at_once)
-    store_line, store_part = line_storers(elements, layout.together, dtype)
+    store_line, store_part = line_storers(elements, layout.together, dtype, layout.warps_per_tile * WARP)
+    wait_for_team = team_barrier(layout)
 
     @cuda.jit(device=True)
     def take_tile(operands, memory, place, slot, tile, parameters, sums):
-        results = results_at + place.warp * elements
-        stage, top = place.warp * STAGES + slot, tile * rows
-        for turn in range(0, turns, at_once):
-            take_rows(turn, operands, memory, place, stage, top, parameters, sums)
-        cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
+        results = results_at + place.team * elements
+        stage, top = place.team * STAGES + slot, tile * rows
+        for turn in range(0, turns_per_warp, at_once):
+            take_rows(place.turn + turn, operands, memory, place, stage, top, parameters, sums)
+        wait_for_team()  # its results are in shared memory before other threads store them
         grad_input, begin = flat(operands.grad_input), tile * elements
         if tile < place.whole:
-            store_line(memory.floats, results, grad_input, begin, place.lane)
+            store_line(memory.floats, results, grad_input, begin, place.thread)
         else:
-            store_part(memory.floats, results, grad_input, begin, place.lane, grad_input.shape[0] - begin)
+            store_part(memory.floats, results, grad_input, begin, place.thread, grad_input.shape[0] - begin)
 
     return take_tile

@@ -13,12 +13,22 @@ from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.tiles import TileLayout
 from normlab.kernels.words import counted
 from normlab.stages.ahead import NARROWEST
-from normlab.stages.vector import widest
+from normlab.stages.vector import WARP, widest
 
-# Rows per lane group, at most, in one block that does all rows to spare a second kernel. In one block and in several,
-# RMSNorm of bfloat16 on an H100: 200 rows of 234 columns, 25 per lane group, 17.6 and 9.7 us; 100 rows of 64 columns, 4
-# per lane group, 6.0 and 6.5 us.
-ALONE = 8
+# Where a tile per warp would leave multiprocessors idle, all warps of a block take a tile together, a row per lane group.
+# On an H200, in us:
+#
+#     rows x columns                  a tile per warp    per block
+#         4 x 229, LayerNorm bfloat16       8.0             5.4
+#       100 x 229                           9.5             7.3
+#     1,000 x 229                           9.7             7.3
+#    12,672 x 229                          16.0            14.1
+#     1,000 x 119, RMSNorm float16          8.0             6.8
+#    67,584 x   7, RMSNorm bfloat16         7.8             7.6
+#   101,376 x   7                           7.9             8.3
+FEW_TILES = {True: 8, False: 2}  # tiles per multiprocessor, at most, if a row takes a whole warp (True) or less
+FEW_WHY = "so few rows have all warps of a block at each tile: 1,000 x 229 take 7.3 us instead of 9.7 (LayerNorm, H200)"
+ALONE = {True: 2, False: 1}  # turns of one block that does all rows: two take less time than a second kernel, or more
 
 
 def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
@@ -34,11 +44,14 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
     chosen = layout_for(n2, sizes, 1 + kind.centered)
     if chosen is None:
         return Refusal(f"rows of {n2:,} columns are too long for tiles")
-    layout = chosen.layout._replace(together=widest(chosen.layout.tile, *problem.matrices))
+    # asked of many rows' tiles, which are larger: fewer rows must not have another kernel, and so other bits
+    if chosen.layout.shared_bytes > device.shared_bytes:
+        needed = chosen.layout.shared_bytes
+        return Refusal(f"the tiles of {n2} columns need {needed:,} bytes of shared memory")
+    layout = shared_by_warps(n1, chosen.layout, device)
+    layout = layout._replace(together=widest(layout.tile, *problem.matrices))
     if layout.together * min(sizes[:2]) < NARROWEST:
         return Refusal(f"no asynchronous copy is as narrow as {counted(layout.together, 'element')}")
-    if layout.shared_bytes > device.shared_bytes:
-        return Refusal(f"the tiles of {n2} columns need {layout.shared_bytes:,} bytes of shared memory")
     arguments = *OPERANDS, "factor", "row_sums", "grad_input", "grad_weight", "grad_bias", "part_weight", "part_bias"
     values = (("factor", np.float32(1 / n2)), *final_sums.absent_partial_sums(problem))
 
@@ -52,7 +65,7 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
         return Plan(
             "short_rows",
             (work(blocks), *sums),
-            chosen.why,
+            chosen.why if layout.warps_per_tile == 1 else f"{chosen.why}; {FEW_WHY}",
             row_chains_of(layout),
             column_chains_of(n1, layout, blocks, blocks),
             scratch=final_sums.partial_sums_for(problem, blocks),
@@ -63,11 +76,25 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
     return PersistentPlan(work(1), final_sums.partial_sums_for(problem, 1), values, persistent)
 
 
+def shared_by_warps(n1: int, layout: TileLayout, device: Device) -> TileLayout:
+    """Return the layout for n1 rows: as given, or with all warps at each tile. A row has the same bits either way."""
+    shared = few_rows_layout(layout)
+    tiles, whole_warp = -(-n1 // shared.rows), layout.lanes == WARP
+    # One block in which each warp has a tile spares the second kernel that several blocks need.
+    needs_one_block = not whole_warp and n1 <= layout.warps * layout.rows
+    few = tiles <= FEW_TILES[whole_warp] * device.multiprocessors and not needs_one_block
+    return shared if few or tiles == 1 else layout
+
+
+def few_rows_layout(layout: TileLayout) -> TileLayout:
+    """Return the layout whose blocks take a tile with all warps, a row per lane group."""
+    return layout._replace(turns=layout.warps, warps_per_tile=layout.warps)
+
+
 def blocks_for(n1: int, layout: TileLayout, resident: int) -> int:
     """Return the number of blocks for n1 rows on a GPU that holds so many at a time."""
-    tiles = -(-n1 // layout.rows)
-    blocks = -(-tiles // layout.warps)
-    return 1 if blocks * layout.turns <= ALONE else min(resident, blocks)
+    blocks = -(-n1 // (layout.rows * layout.tiles_at_once))
+    return 1 if blocks <= ALONE[layout.lanes == WARP] else min(resident, blocks)
 
 
 def row_chains_of(layout: TileLayout) -> Chains:
@@ -79,7 +106,7 @@ def column_chains_of(n1: int, layout: TileLayout, blocks: int, parts: int) -> Ch
     """Return the chains over n1 rows, done by so many blocks, that leave up to so many rows of partial sums."""
     # a lane group's rows, the block's warps, the final sums, and a division by gamma
     tiles = -(-n1 // layout.rows)
-    rows = -(-tiles // (blocks * layout.warps)) * layout.turns
+    rows = -(-tiles // (blocks * layout.tiles_at_once)) * layout.turns_per_warp
     levels = (layout.groups - 1).bit_length() + 2  # over the lane groups, and in the final sums
     return Chains(rows + layout.warps + final_sums.terms(parts) + 1, levels)
 
@@ -88,7 +115,8 @@ def layouts(n2: int) -> list[TileLayout]:
     """Return every layout that some dtypes lead to at this n2; the error bound must cover the worst."""
     sizes = ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2))
     found = (layout_for(n2, some, statistics) for some in sizes for statistics in (1, 2))
-    return [chosen.layout for chosen in found if chosen is not None]
+    many = [chosen.layout for chosen in found if chosen is not None]
+    return [*many, *map(few_rows_layout, many)]
 
 
 def column_chains(n1: int, n2: int) -> list[Chains]:

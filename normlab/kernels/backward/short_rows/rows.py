@@ -36,12 +36,16 @@ class Memory(NamedTuple):
 class Place(NamedTuple):
     """Where a lane works.
 
-    warp: in the block. group: its lane group in the warp. column: its first one of a row. cell: its first element of
-    the lane group's first row, counted from the tile's first element. whole: how many tiles have all of their rows.
+    warp: in the block. team: those that take a tile together, one warp or the block, number `team` in the block.
+    thread: in the team. turn: the first one of this warp. group: the lane group in the warp. column: the lane's first
+    one of a row. cell: its first element of the lane group's first row, counted from the tile's first element. whole:
+    how many tiles have all of their rows.
     """
 
     warp: Any
-    lane: Any
+    team: Any
+    thread: Any
+    turn: Any
     group: Any
     column: Any
     cell: Any
@@ -134,7 +138,7 @@ def row_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
 
         # Second pass: grad_input.
         make_gradient(values, grads, scale, parameters, mean_gx, mean_g)
-        result = results_at + place.warp * elements + place.cell + further
+        result = results_at + place.team * elements + place.cell + further
         for v in range(vectors):
             if v < filled or place.column + v * width < n2:
                 store_vector_from(memory.floats, result + v * width, grads, v * width, width)
