@@ -15,7 +15,7 @@ Timer = Callable[[Callable[[], Any]], "Spread"]
 REPETITIONS = 20
 WARM_UP = 3
 SHORT, LONG = 1e-4, 0.05  # seconds of a call, at most and at least
-# The time between two events scatters by up to 1 us, a fifth of a call of 5 us: medians of 20 differed by 0.1 us or 2 %.
+# The time between two events scatters by up to 1 us, a fifth of a call of 5 us: medians of 20 differed by 2 %.
 REPETITIONS_OF_SHORT, REPETITIONS_OF_LONG = 100, 5
 FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 60 MiB
 HEAD_START = 1_000_000  # GPU clocks, about 0.5 ms: longer than any contender's host side takes to queue its kernels

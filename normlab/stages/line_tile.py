@@ -7,7 +7,8 @@ may begin anywhere:
     vector     0               1               2               3               4               5               6
     row        0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2 2 3 3 3 3 3 3 3 4 4 4 4 4 4 4 5 5 5 5 5 5 5 6 6 6 6 6 6 6 7 7 7 …
 
-The lanes that work on a row read it there. They are not the lanes that copied it, so a `syncwarp` lies between.
+The lanes that work on a row read it there. They are not the lanes that copied it, so a `syncwarp` lies between. Where
+several warps move a tile together, a `syncthreads` does.
 """
 
 from functools import cache
@@ -29,12 +30,12 @@ TOGETHER = 4  # float32 results per lane that one instruction reads: 16 bytes
 
 @cache
 def line_fetchers(elements: int, width: int, threads: int = WARP) -> tuple[Any, Any]:
-    """Return the device functions `fetch_line(…)` and `fetch_part(…, left)`, which `threads` threads call, a warp or more.
+    """Return the device functions `fetch_line(…)` and `fetch_part(…, left)`, which `threads` threads call: whole warps.
 
-    Their other arguments are (stages, at, line, begin, thread). They start to copy `elements` elements from `line[begin]`
-    on to stages[at], …. `fetch_part` is for the matrix's end: only `left` elements exist, and zeros stand for the
-    others. stages: shared, of as many bits per element as `line`, which has one axis. width: elements per copy, a
-    divisor of `elements`.
+    Their other arguments are (stages, at, line, begin, thread). They start to copy `elements` elements from
+    `line[begin]` on to stages[at], …. `fetch_part` is for the matrix's end: only `left` elements exist, and zeros stand
+    for the others. stages: shared, of as many bits per element as `line`, which has one axis. width: elements per copy,
+    a divisor of `elements`.
     """
     span = threads * width
 
@@ -66,7 +67,7 @@ def line_fetchers(elements: int, width: int, threads: int = WARP) -> tuple[Any, 
 
 @cache
 def line_storers(elements: int, width: int, dtype: Any, threads: int = WARP) -> tuple[Any, Any]:
-    """Return the device functions `store_line(…)` and `store_part(…, left)`, which `threads` threads call, a warp or more.
+    """Return the device functions `store_line(…)` and `store_part(…, left)`, which `threads` threads call: whole warps.
 
     Their other arguments are (results, at, line, begin, thread). They store results[at], …, of dtype `dtype` in shared
     memory, to `line[begin]`, …: `elements` of them, or the `left` ones that exist, each rounded once. width: elements

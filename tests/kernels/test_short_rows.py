@@ -278,7 +278,7 @@ def test_other_rows_are_not_taken_as_tiles():
 
 
 def test_few_rows_are_tiles_only_if_many_are():
-    """Float32 rows of 249 columns are none: many rows' tiles do not fit a block. A row's bits follow from the kernel."""
+    """Float32 rows of 249 columns are none: a block does not hold many rows' tiles. Another kernel has other bits."""
     for n2, device in itertools.product((100, 225, 249), map(devices.of, CAPABILITIES)):
         steps = {STEP.plan(Problem("backward", "layer", n1, n2, "float32"), device).step for n1 in (1, 100, 10**6)}
         assert len(steps) == 1, (n2, device)

@@ -15,8 +15,8 @@ from normlab.kernels.words import counted
 from normlab.stages.ahead import NARROWEST
 from normlab.stages.vector import WARP, widest
 
-# Where a tile per warp would leave multiprocessors idle, all warps of a block take a tile together, a row per lane group.
-# On an H200, in us:
+# Where a tile per warp would leave multiprocessors idle, all warps of a block take each tile together: every lane group
+# has one of its rows. On an H200, in us:
 #
 #     rows x columns                  a tile per warp    per block
 #         4 x 229, LayerNorm bfloat16       8.0             5.4
