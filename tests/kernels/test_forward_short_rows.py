@@ -26,12 +26,14 @@ STEP = step_of("forward", "clusters")
 PAIRS = [(BFLOAT16, BFLOAT16), (np.float16, np.float16), (np.float32, np.float32), (BFLOAT16, np.float32)]
 PAIRS += [(np.float32, np.float16)]
 # One row, a tile and a part of one, several blocks; of one lane and of several; odd and even; the longest.
-SHAPES = [(1, 1), (700, 1), (70, 3), (137, 7), (33, 12), (50, 31), (40, 36), (9, 97), (19, 127), (9, 255)]
+SHAPES = [(1, 1), (700, 1), (70, 3), (137, 7), (33, 12), (137, 24), (50, 31), (40, 36), (9, 97), (19, 127), (9, 255)]
 
 
 def take_all(monkeypatch):
     """Let few rows come as tiles, too."""
     monkeypatch.setattr(short_rows, "TILED", tuple(one._replace(few=0) for one in short_rows.TILED))
+    uneven = {itemsize: one._replace(few=0) for itemsize, one in short_rows.UNEVEN_TILED.items()}
+    monkeypatch.setattr(short_rows, "UNEVEN_TILED", uneven)
 
 
 def step_for(n1: int, n2: int, dtype="bfloat16", **how) -> str:
@@ -157,15 +159,19 @@ def test_whole_vectors_come_and_go_forward(monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", BYTES, ids=str)
-def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes):
+@pytest.mark.parametrize("rms", [False, True])
+def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes, rms):
     full = 16 // max(sizes)
     for n2 in range(1, 300):
         natural = min(n2 & -n2, full)
-        layout = short_rows.layout_for(n2, natural, sizes)
-        assert (layout is not None) == (n2 < 256 and n2 % full > 0 and 2 * n2 != full)
+        layout = short_rows.layout_for(n2, natural, sizes, rms)
+        if n2 % full:
+            assert (layout is not None) == (n2 < 256 and 2 * n2 != full)
+        else:
+            assert (layout is not None) == (n2 in short_rows.UNEVEN[max(sizes), rms])
         if layout is None:
             continue
-        odd = short_rows.row_chains_of(short_rows.layout_for(n2, 1, sizes))
+        odd = short_rows.row_chains_of(short_rows.layout_for(n2, 1, sizes, rms))
         assert odd.terms <= short_rows.row_chains_of(layout).terms, "chains of an odd view are no longer"
         span = layout.lanes * layout.width
         assert (layout.vectors - 1) * span < n2 <= layout.vectors * span, "no vector too many"

@@ -12,7 +12,8 @@ from normlab import head_rms_norm_backward, head_rms_norm_forward, rms_norm_back
 from normlab.engine import using
 from normlab.host import add_norm
 from normlab.host.strided import strided_rows
-from normlab.kernels.backward.short_rows import plan as short_rows
+from normlab.kernels.backward.short_rows import plan as tiles
+from normlab.kernels.forward import short_rows as tiles_forward
 from normlab.stages.row_map import RowMap, place_finder
 
 EPS = 1e-6
@@ -31,8 +32,12 @@ def fused(heads, others, columns, dtype, tokens=(2, 3)):
 def plain(x, grad, weight):
     """The plain norm of a contiguous copy, and its gradients."""
     copy = np.ascontiguousarray(x)
-    output, invvar = rms_norm_forward(copy, x.shape[-1], weight, eps=EPS)
-    with patch.object(short_rows, "layout_for", lambda *how: None):  # their tiles have other bits
+    # tiles have other bits
+    with (
+        patch.object(tiles_forward, "layout_for", lambda *how: None),
+        patch.object(tiles, "layout_for", lambda *how: None),
+    ):
+        output, invvar = rms_norm_forward(copy, x.shape[-1], weight, eps=EPS)
         return output, invvar, *rms_norm_backward(grad, copy, invvar, x.shape[-1], weight, eps=EPS)
 
 

@@ -69,6 +69,18 @@ TILED = (
     Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; registers: 0.75 / 0.86; on an H100"),
 )
 # fmt: on
+# Rows of whole vectors stay in registers, but for lengths at which some lanes have no vector. By bytes of an element
+# and whether the norm is RMSNorm; on an H200 with 2**27 bytes.
+UNEVEN = {
+    (2, False): (24,),
+    (2, True): (24, 40, 88, 104, 120),
+    (4, False): (12, 20, 24, 28, 36, 44, 68, 76),
+    (4, True): (12, 20, 24, 28, 36, 44, 68, 76, 84, 92, 132, 140, 148, 156),
+}
+UNEVEN_TILED = {
+    2: Tiled(columns_up_to=120, few=2**23, why="0.85 / 0.94 of a copy at 24 columns; registers: 0.71 / 0.91; H200"),
+    4: Tiled(columns_up_to=156, few=2**22, why="0.92 / 0.96 of a copy at 20 columns; registers: 0.76 / 0.85; H200"),
+}
 
 
 class Share(NamedTuple):
@@ -244,21 +256,23 @@ def few_map_of(layout: TileLayout) -> ThreadMap:
     return map_threads(layout.n2, layout.width, layout.lanes * parts_of(layout))
 
 
-def tiled_for(n2: int, full: int) -> Tiled | None:
-    """Return why rows of n2 columns come as tiles; None if another way is faster. full: elements of 16 bytes."""
+def tiled_for(n2: int, itemsize: int, rms: bool) -> Tiled | None:
+    """Return why rows of n2 columns come as tiles; None if another way is faster. itemsize: of the widest element."""
+    full = BYTES // itemsize
+    if n2 % full == 0:
+        return UNEVEN_TILED[itemsize] if n2 in UNEVEN[itemsize, rms] else None
     # A row of 8 bytes is one vector: in registers 0.65 of a copy at four columns, as tiles 0.62 (H200).
-    vectors = n2 % full == 0 or 2 * n2 == full
-    return None if vectors else next((one for one in TILED if n2 <= one.columns_up_to), None)
+    return None if 2 * n2 == full else next((one for one in TILED if n2 <= one.columns_up_to), None)
 
 
-def layout_for(n2: int, width: int, sizes: tuple[int, int]) -> TileLayout | None:
+def layout_for(n2: int, width: int, sizes: tuple[int, int], rms: bool) -> TileLayout | None:
     """Return the layout of one warp for many rows of n2 columns; None if another way is faster.
 
     width: elements of the vectors that go round a row's lanes. sizes: bytes of an element of x and of the output.
     n1 is no argument: a row's bits are the same in every batch.
     """
     full = BYTES // max(sizes)
-    if tiled_for(n2, full) is None:
+    if tiled_for(n2, max(sizes), rms) is None:
         return None
     layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES, columns_per_lane(n2))
     turns = min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP))
@@ -274,7 +288,8 @@ def layout_of(problem: ForwardProblem) -> TileLayout | Refusal:
     if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
         return Refusal("it does the plain norm")
     n2 = problem.shape[1]
-    layout = layout_for(n2, widest(n2, *problem.matrices), (problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
+    layout = layout_for(n2, widest(n2, *problem.matrices), sizes, problem.mean is None)
     if layout is None:
         return Refusal(f"rows of {n2:,} columns are faster otherwise")
     layout = layout._replace(together=widest(layout.tile, problem.x, problem.output))
@@ -288,7 +303,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     layout, (n1, n2) = layout_of(problem), problem.shape
     if isinstance(layout, Refusal):
         return layout
-    tiled: Any = tiled_for(n2, BYTES // max(problem.x.dtype.itemsize, problem.output.dtype.itemsize))
+    itemsize = max(problem.x.dtype.itemsize, problem.output.dtype.itemsize)
+    tiled: Any = tiled_for(n2, itemsize, problem.mean is None)
     if n1 * n2 <= tiled.few:
         return Refusal(f"{n1:,} rows of {n2} columns are so few that tiles would only add latency")
     tiles = -(-n1 // layout.rows)
