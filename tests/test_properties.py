@@ -210,8 +210,10 @@ def test_blocks_stride_over_rows_beyond_the_grid_limit(monkeypatch):
         for steps in (LADDERS["forward"], LADDERS["backward"]):
             for step in steps:
                 for way in step.ways:
-                    if hasattr(module := sys.modules[getattr(way, "func", way).__module__], "GRID_LIMIT"):
-                        monkeypatch.setattr(module, "GRID_LIMIT", 2)
+                    module = sys.modules[getattr(way, "func", way).__module__]
+                    for limit in ("GRID_LIMIT", "GRID_LIMIT_Y"):
+                        if hasattr(module, limit):
+                            monkeypatch.setattr(module, limit, 2)
     rng = np.random.default_rng(0)
     n1, n2 = 70_000 if use_gpu() else 5, 6
     x, grad = rng.normal(size=(2, n1, n2)).astype(np.float32)

@@ -24,6 +24,10 @@ from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.kernels.split import ROW_THREADS
 
 FLOAT32 = np.dtype(np.float32)
+# The kernels of a plan of split rows, in order. The first two need this rank's columns alone: one writes the sums of
+# pieces of rows, one merges them. The others read the statistics of whole rows.
+PIECES, MERGE = 0, 1
+BEFORE, AFTER = slice(2), slice(2, None)
 SAVED = "grad_output", "saved", "invvar", "weight", "bias", "mean"  # the arrays of `ShardedBackward`, in order
 
 
@@ -62,9 +66,9 @@ def row_message(backend: Backend, x: Any, rms: bool) -> tuple:
     problem = ForwardProblem(operand, None, None, FLOAT32.type(0), operand, mean, statistics)
     plan = _planned(forward_rows.plan, problem, operand)
     message = backend.empty((1 + (1 if rms else 2) * n1,), FLOAT32)
-    options = plan.work[1].options  # of the kernel that merges pieces in a norm on one rank
+    options = plan.work[MERGE].options
     merge = Work(ranks.build_message, options, n1, ROW_THREADS, ("x", "sums", "factor", "message"))
-    _run(plan, (plan.work[0], merge), backend, problem, message=message)
+    _run(plan, (plan.work[PIECES], merge), backend, problem, message=message)
     return ((message, message.shape),)
 
 
@@ -118,7 +122,7 @@ def normalised(backend: Backend, x: Any, weight: Any, bias: Any, mean: Any, invv
         backend.operand(invvar, (n1,)),
     )
     plan = _planned(forward_rows.plan, problem, problem.x)
-    _run(plan, plan.work[2:], backend, problem)
+    _run(plan, plan.work[AFTER], backend, problem)
     return ((problem.output, (n1, n2)),)
 
 
@@ -157,7 +161,7 @@ def _sums(backend: Backend, *call: Any) -> tuple:
     plan = _planned(backward_rows.plan, problem, problem.saved)
     means = backend.empty((2, problem.saved.shape[0]), FLOAT32)
     # The step's second kernel multiplies the sums by a factor to make means: by 1 they stay sums.
-    _run(plan, plan.work[:2], backend, problem, means=means, factor=np.float32(1))
+    _run(plan, plan.work[BEFORE], backend, problem, means=means, factor=np.float32(1))
     return ((means, means.shape),)
 
 
@@ -193,7 +197,7 @@ def _gradients(backend: Backend, means: Any, *call: Any) -> tuple:
         grad_bias=None if problem.bias is None else backend.empty((n2,), parameters),
     )
     plan = _planned(backward_rows.plan, problem, problem.saved)
-    _run(plan, plan.work[2:], backend, problem, means=held)
+    _run(plan, plan.work[AFTER], backend, problem, means=held)
     return (problem.grad_input, (n1, n2)), (problem.grad_weight, (n2,)), (problem.grad_bias, (n2,))
 
 

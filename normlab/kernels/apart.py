@@ -10,11 +10,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from normlab.engine import DeviceArray, accumulator, cast, cuda, load_vector_into, store_vector_from
-from normlab.kernels.plan import PersistentPlan, Plan, Refusal, Scratch, View, Work
+from normlab.kernels.plan import GRID_LIMIT, PersistentPlan, Plan, Refusal, Scratch, View, Work
 from normlab.stages.vector import widest
 
 THREADS = 256  # per block, and a block per row
-GRID_LIMIT = 2**31 - 1
 SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
 NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 

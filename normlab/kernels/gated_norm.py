@@ -16,10 +16,10 @@ from functools import cache
 from typing import Any
 
 from normlab.engine import accumulator, cuda, load, load_vector_into, store_vector_from
-from normlab.kernels.apart import GRID_LIMIT, NO_ROW_MAP, THREADS, Apart, combining, described, together
+from normlab.kernels.apart import NO_ROW_MAP, THREADS, Apart, combining, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
-from normlab.kernels.plan import Device, PersistentPlan, Plan, Refusal, Scratch, Work
+from normlab.kernels.plan import GRID_LIMIT, Device, PersistentPlan, Plan, Refusal, Scratch, Work
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.kernels.step import Rung
 from normlab.stages.gate import Gate, gated_gradients, gated_normaliser, silus

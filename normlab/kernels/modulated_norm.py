@@ -18,14 +18,13 @@ from normlab.engine import accumulator, cast, cuda, load, load_vector_into, stor
 from normlab.kernels.apart import Apart, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
-from normlab.kernels.plan import Chains, Device, PersistentPlan, Plan, Refusal, Scratch, Work
+from normlab.kernels.plan import GRID_LIMIT, Chains, Device, PersistentPlan, Plan, Refusal, Scratch, Work
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.kernels.step import Rung
 from normlab.stages.recompute import normalised_from_input
 from normlab.stages.vector import widest
 
 THREADS = 256  # per block
-GRID_LIMIT = 2**31 - 1
 ABSENT = "weight", "bias", "grad_weight", "grad_bias"  # from the plain norm
 NORMALISED, SCALED = "normalised", "scaled"  # scratch: x̂, and dy (1 + scale)
 

@@ -7,7 +7,7 @@ second reading each thread takes one vector of columns, row after row, so that i
 
 from typing import NamedTuple
 
-from normlab.kernels.plan import Chains
+from normlab.kernels.plan import GRID_LIMIT_Y, Chains
 from normlab.kernels.words import counted
 from normlab.stages.vector import BYTES, WARP
 
@@ -20,7 +20,6 @@ COLUMN_THREADS = 128  # per block of the second reading
 AT_ONCE = 4  # rows that a thread fetches before it works on the first
 RESIDENT_THREADS = 1024  # per multiprocessor: the second reading divides the rows among groups of blocks to have them
 MOST_ROWS = 64  # per thread at most, so that sums over rows stay short
-GRID_LIMIT = 65535  # blocks of a grid's second dimension
 
 
 def pieces_for(n2: int, width: int) -> int:
@@ -35,7 +34,7 @@ def groups_for(n1: int, n2: int, width: int, processors: int) -> int:
     """
     # a group has a thread per vector of a row; all groups together give each multiprocessor RESIDENT_THREADS
     busy = -(-processors * RESIDENT_THREADS * width // n2)
-    return min(max(busy, -(-n1 // MOST_ROWS)), -(-n1 // AT_ONCE), GRID_LIMIT)
+    return min(max(busy, -(-n1 // MOST_ROWS)), -(-n1 // AT_ONCE), GRID_LIMIT_Y)
 
 
 def widths_of(n2: int) -> list[int]:

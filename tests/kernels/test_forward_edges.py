@@ -218,4 +218,4 @@ def test_a_layer_norm_that_cuts_its_parameters_out_has_few_vectors_per_thread():
     assert vectors["rms", "bfloat16", 57_001] == vectors["layer", "float32", 57_001] == 7
     assert layouts["layer", "bfloat16", 29_001].alike
     assert vectors["layer", "bfloat16", 29_001] == vectors["layer", "bfloat16", 60_004] == 8
-    assert [layouts["layer", "bfloat16", n2].slices for n2 in (57_001, 65_537, 90_001)] == [2, 3, 3]
+    assert [layouts["layer", "bfloat16", n2].resident_slices for n2 in (57_001, 65_537, 90_001)] == [2, 3, 3]

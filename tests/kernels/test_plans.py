@@ -243,7 +243,7 @@ def test_few_rows_are_spread_out_over_as_many_blocks_as_fit(capability):
         assert spread.shared_bytes * spread.cluster == row + parameters
         fits = plan.thread_map.threads <= 256 and count < 2  # more than two slices a multiprocessor
         assert spread.one_row == (fits and n1 * plan.blocks >= 16 * processors)
-        assert spread.slices * plan.thread_map.threads <= 1024, "registers"
+        assert spread.resident_slices * plan.thread_map.threads <= 1024, "registers"
         assert spread.words_per_thread <= 32 or not spread.kept
         assert n1 * spread.cluster <= processors or spread.spread == 1
         assert spread.threads >= 64

@@ -20,12 +20,11 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
 from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.operands import ARRAYS, OPERANDS
-from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Scratch, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT_Y, Chains, Device, Plan, Refusal, Scratch, Work, longest
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.split import (
     AT_ONCE,
     COLUMN_THREADS,
-    GRID_LIMIT,
     ROW_THREADS,
     ROW_WARPS,
     THREADS,
@@ -216,7 +215,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
             Work(
                 build_sums,
                 (dtype, width, problem.rms, problem.memory_efficient),
-                (pieces, min(n1, GRID_LIMIT)),
+                (pieces, min(n1, GRID_LIMIT_Y)),
                 THREADS,
                 (*ARRAYS, "sums"),
             ),

@@ -14,7 +14,7 @@ from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, load, store
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Scratch, Work
+from normlab.kernels.plan import GRID_LIMIT, Chains, Device, Plan, Scratch, Work
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep, simulated_by_vectors
 from normlab.stages.block import block_sums
@@ -25,7 +25,6 @@ from normlab.stages.warp import warp_sum_butterfly
 THREADS = 128
 MANY_ATOMICS = 4096  # columns from which a thread does 64 atomic additions, two for each of its columns
 WARPS = THREADS // 32
-GRID_LIMIT = 2**31 - 1
 
 
 @cuda.jit

@@ -19,7 +19,7 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, load, store
 from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.plan import GRID_LIMIT_Y, Chains, Device, Plan, Work
 from normlab.kernels.problem import BackwardProblem
 from normlab.kernels.step import BackwardStep, simulated_by_vectors
 from normlab.stages.block import block_sums
@@ -32,7 +32,6 @@ FINAL_WARPS = 8  # per block of the second kernel
 HALF_FINAL_WARPS = FINAL_WARPS // 2
 STEP_COLUMNS = 4  # neighbouring elements that a thread of the third kernel takes at a time
 THREADS = 32 * WARPS  # per block of the first and of the third kernel
-GRID_LIMIT = 65535  # apex puts the rows on gridDim.y
 
 
 def _rows_per_part(n1: int) -> int:
@@ -191,7 +190,8 @@ def plan(problem: BackwardProblem, device: Device) -> Plan:
         ]
     options = dtype, problem.rms, problem.memory_efficient
     arguments = *OPERANDS, "row_sums", "grad_input"
-    work.append(Work(build_grad_input, options, (1, min(n1, GRID_LIMIT)), (32, WARPS), arguments))
+    # as in apex, the rows are on gridDim.y
+    work.append(Work(build_grad_input, options, (1, min(n1, GRID_LIMIT_Y)), (32, WARPS), arguments))
     return Plan(
         "apex",
         tuple(work),

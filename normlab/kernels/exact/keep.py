@@ -3,10 +3,10 @@
 from typing import Any
 
 from normlab.engine import cuda, load, store
+from normlab.kernels.plan import GRID_LIMIT_Y
 from normlab.stages.recompute import element, normalised_from_input
 
 SLOTS, ROWS = 32, 8  # of a block: a warp per row, so that its stores to `kept` are side by side
-GRID_LIMIT = 65535  # blocks in y; with more rows each thread takes several
 
 
 @cuda.jit
@@ -29,5 +29,5 @@ def keep_columns(x, mean, invvar, columns, kept):
 
 def launch_keeping(launch: Any, x: Any, mean: Any, invvar: Any, columns: Any, kept: Any) -> None:
     """Queue the kernel."""
-    grid = -(-columns.shape[0] // SLOTS), min(GRID_LIMIT, -(-x.shape[0] // ROWS))
+    grid = -(-columns.shape[0] // SLOTS), min(GRID_LIMIT_Y, -(-x.shape[0] // ROWS))
     launch(keep_columns, grid, (SLOTS, ROWS), x, mean, invvar, columns, kept)

@@ -15,7 +15,7 @@ import numpy as np
 from normlab.engine import accumulator, cast, cuda, float32, store, store_vector_from
 from normlab.kernels.family.operands import Outputs
 from normlab.kernels.family.sets import Sets
-from normlab.kernels.plan import reshaped
+from normlab.kernels.plan import GRID_LIMIT, reshaped
 from normlab.stages.block import block_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
@@ -25,7 +25,6 @@ ELEMENTS = 16  # per thread, unless that takes more than MAX_THREADS
 MOST_ELEMENTS = 32  # per thread, with MAX_THREADS
 MAX_THREADS = 1024
 SHARED_BLOCK = 4  # sets per block, if a set has one warp
-GRID_LIMIT = 2**31 - 1
 
 
 def thread_map_for(sets: Sets, width: int) -> ThreadMap | None:

@@ -139,14 +139,16 @@ STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the s
 SHARED_BYTES = 227 * 1024  # of a multiprocessor that has clusters
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, whatever the alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
-KEPT = 32  # words per thread, at most, that registers hold for all passes: eight vectors of 16 bytes
 FEW_THREADS = 256  # per block, at most: two such blocks leave each thread 128 registers, three 80
-FEWER = 28  # words, as KEPT, where a thread has 80 registers; more would spill
-# The same for 16 bits in rows that begin in the middle of a vector. 65,537 columns of bfloat16: 0.88, with two blocks
-# 0.72 (LayerNorm, H100).
-FEWER_ANYWHERE = 24
-MANY = 16  # slices per multiprocessor: more than five times as many as it holds at once
-ALIKE_FROM = 12  # slices per multiprocessor: clusters then have several rows of the same place in a vector
+# Words of a row per thread, at most, that registers hold for all passes: in two such blocks eight vectors of 16 bytes,
+# in three as many as do not spill.
+WORDS_OF_TWO_BLOCKS, WORDS_OF_THREE_BLOCKS = 32, 28
+# Of 16 bits in rows that begin in the middle of a vector. 65,537 columns of bfloat16: 0.88, with two blocks 0.72
+# (LayerNorm, H100).
+WORDS_OF_THREE_ANYWHERE = 24
+# Slices per multiprocessor, of all rows together, from which on a cluster takes one row and ends (more than five times
+# as many as a multiprocessor holds at once), and from which on it takes rows of one place in a vector (several each).
+ONE_ROW_FROM, ALIKE_FROM = 16, 12
 # Blocks per row, at most, by the places at which rows begin: of more blocks too few clusters are a multiple of them.
 ALIKE_BLOCKS = {1: 16, 2: 16, 4: 8, 8: 2}
 # Vectors per thread, in place of MANY_VECTORS or more, where a LayerNorm of 16 bits cuts the parameters out for every
@@ -247,23 +249,24 @@ class ClusterLayout(NamedTuple):
         return self.thread_map.elements * self.itemsize // 4
 
     @property
-    def slices(self) -> int:
+    def resident_slices(self) -> int:
         """Return the slices that a multiprocessor has registers and shared memory for."""
-        threads, room = self.thread_map.threads, SHARED_BYTES // (self.spread * self.shared_bytes + STATIC_BYTES)
-        fewer = FEWER if self.itemsize == 4 or not self.anywhere else FEWER_ANYWHERE
-        most = 3 if self.one_row or (self.words_per_thread <= fewer and not self.alike) else 2
-        return max(1, min(room, most if threads <= FEW_THREADS else MAX_THREADS // threads))
+        threads, fit = self.thread_map.threads, SHARED_BYTES // (self.spread * self.shared_bytes + STATIC_BYTES)
+        words = WORDS_OF_THREE_BLOCKS if self.itemsize == 4 or not self.anywhere else WORDS_OF_THREE_ANYWHERE
+        most = 3 if self.one_row or (self.words_per_thread <= words and not self.alike) else 2
+        return max(1, min(fit, most if threads <= FEW_THREADS else MAX_THREADS // threads))
 
     @property
     def fits_registers(self) -> bool:
         """Return True if a thread's registers have room for its part of the row."""
-        threads = self.thread_map.threads * self.slices
-        return threads <= 3 * FEW_THREADS and self.words_per_thread <= (KEPT if threads <= 2 * FEW_THREADS else FEWER)
+        threads = self.thread_map.threads * self.resident_slices
+        most = WORDS_OF_TWO_BLOCKS if threads <= 2 * FEW_THREADS else WORDS_OF_THREE_BLOCKS
+        return threads <= 3 * FEW_THREADS and self.words_per_thread <= most
 
     @property
     def resident(self) -> int:
         """Return the blocks that a multiprocessor has registers and shared memory for."""
-        return self.spread * self.slices
+        return self.spread * self.resident_slices
 
     @property
     def words(self) -> list[str]:
@@ -312,9 +315,9 @@ def slices_for(
         # a block of 1,024 threads keeps its full slice: registers have no room for a second block, however short
         shared = n2 if row.threads < MAX_THREADS else blocks * columns
         thread_map = map_threads(-(-shared // blocks), width, row.threads)
-        slices = ClusterLayout(thread_map._replace(whole=blocks * thread_map.columns == n2), blocks, itemsize)
-        if slices.blocks * columns >= n2 and slices.shared_bytes + STATIC_BYTES <= device.shared_bytes:
-            return Chosen(slices, row.why)
+        layout = ClusterLayout(thread_map._replace(whole=blocks * thread_map.columns == n2), blocks, itemsize)
+        if blocks * columns >= n2 and layout.shared_bytes + STATIC_BYTES <= device.shared_bytes:
+            return Chosen(layout, row.why)
     return None
 
 
@@ -326,8 +329,8 @@ def edges_for(n2: int, width: int, itemsize: int, device: Device, rms: bool) -> 
     width: elements of a vector of 16 bytes. Otherwise as `slices_for`.
     """
     touched = -(-(n2 + width - 1) // width) * width
-    slices = EDGES.threads * EDGES.vectors * width
-    beyond = rms and width == BYTES // 2 and EDGES_BEYOND < touched <= EDGES_BLOCKS * slices
+    columns = EDGES.threads * EDGES.vectors * width  # of a block
+    beyond = rms and width == BYTES // 2 and EDGES_BEYOND < touched <= EDGES_BLOCKS * columns
     chosen = slices_for(touched, width, itemsize, device, (EDGES,) if beyond else (), LONGEST + width)
     if chosen is None:
         return None
@@ -357,7 +360,7 @@ def clusters_for(n1: int, layout: ClusterLayout, resident: int, places: int) -> 
     return resident - resident % places or n1  # with fewer clusters than places, each takes one row
 
 
-def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Device, places: int = 1) -> ClusterLayout:
+def spread_out(layout: ClusterLayout, n1: int, parameter_bytes: int, device: Device, places: int = 1) -> ClusterLayout:
     """Return the layout for n1 rows, with all that may depend on their number chosen for them.
 
     A thread keeps its columns and a warp its number among the row's warps, so no bit depends on n1.
@@ -366,10 +369,10 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     processors = device.multiprocessors
     # Shared memory holds the parameters even if a block is then alone on its multiprocessor: 224,160 columns of float32
     # reach 0.82 / 0.96 of a copy, with parameters from global memory 0.66 / 0.80 (LayerNorm / RMSNorm, H100).
-    held = slices._replace(parameter_bytes=parameter_bytes)
+    held = layout._replace(parameter_bytes=parameter_bytes)
     fit = held.shared_bytes + STATIC_BYTES <= device.shared_bytes
-    if slices.thread_map.width * parameter_bytes < 4 or not fit:
-        return slices
+    if layout.thread_map.width * parameter_bytes < 4 or not fit:
+        return layout
     # Smaller blocks share few rows, as many as there are multiprocessors.
     most = min(processors // n1, device.largest_cluster)
     while 2 * held.cluster <= most and held.threads >= 2 * SMALLEST_BLOCK and held.warps % 2 == 0:
@@ -384,8 +387,8 @@ def spread_out(slices: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     # fractions of a copy, rows in turn and one row each:
     #     bfloat16   264 rows 0.956, 0.934   528 rows 0.961, 0.943   792 rows 0.929, 0.954   2,048 rows 0.932, 0.973
     #     float32    132 rows 0.954, 0.968   264 rows 0.953, 0.957                           2,048 rows 0.937, 0.988
-    # MANY is a compromise: of 528 rows of bfloat16 it changes to one row too early, of longer rows too late.
-    many = n1 * held.blocks >= MANY * processors
+    # ONE_ROW_FROM is a compromise: of 528 rows of bfloat16 it changes to one row too early, of longer rows too late.
+    many = n1 * held.blocks >= ONE_ROW_FROM * processors
     one_row = many and held.thread_map.threads <= FEW_THREADS and held.parameters < (1 if held.anywhere else 2)
     # Cut out of two vectors, two parameters of 16 bits take more instructions than all else of a LayerNorm.
     both = held.anywhere and held.parameters == 2 and held.thread_map.width == BYTES // 2

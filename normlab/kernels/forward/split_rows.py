@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from normlab.engine import accumulator, cast, cuda, load, load_vector_into, store, store_vector_from
-from normlab.kernels.plan import FLOAT32_ALONE, Device, Plan, Refusal, Scratch, Work
+from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT_Y, Device, Plan, Refusal, Scratch, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.split import (
     AT_ONCE,
     COLUMN_THREADS,
-    GRID_LIMIT,
     ROW_THREADS,
     ROW_WARPS,
     THREADS,
@@ -199,7 +198,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     return Plan(
         "split_rows",
         (
-            Work(build_pieces, (dtype, width, rms), (pieces, min(n1, GRID_LIMIT)), THREADS, PIECES),
+            Work(build_pieces, (dtype, width, rms), (pieces, min(n1, GRID_LIMIT_Y)), THREADS, PIECES),
             Work(build_statistics, (dtype, width, rms), n1, ROW_THREADS, STATISTICS),
             Work(build_output, (dtype, width), (-(-n2 // (COLUMN_THREADS * width)), groups), COLUMN_THREADS, OUTPUT),
         ),

@@ -13,14 +13,13 @@ from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.forward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.plan import GRID_LIMIT, Chains, Device, Plan, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_tree_sum
 from normlab.stages.recompute import affine, element, normalised_from_input
 
 THREADS = 128
-GRID_LIMIT = 2**31 - 1
 
 
 @cache

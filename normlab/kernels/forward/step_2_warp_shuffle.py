@@ -13,7 +13,7 @@ from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.forward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.plan import GRID_LIMIT, Chains, Device, Plan, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
@@ -22,7 +22,6 @@ from normlab.stages.warp import warp_sum_butterfly
 
 THREADS = 128
 WARPS = THREADS // 32
-GRID_LIMIT = 2**31 - 1
 
 
 @cache

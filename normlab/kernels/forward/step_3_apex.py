@@ -17,7 +17,7 @@ from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.forward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.plan import GRID_LIMIT_Y, Chains, Device, Plan, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.recompute import affine, element, normalised_from_input
@@ -26,7 +26,6 @@ from normlab.stages.warp import thread_index
 
 WARPS = 4
 THREADS = 32 * WARPS
-GRID_LIMIT = 65535  # apex puts the rows on gridDim.y
 
 
 @cache
@@ -62,7 +61,8 @@ def build(dtype):
 def plan(problem: ForwardProblem, device: Device) -> Plan:
     """Return the plan, which does every problem."""
     n1, n2 = problem.shape
-    work = Work(build, (accumulator(problem.invvar),), (1, min(n1, GRID_LIMIT)), (32, WARPS), OPERANDS)
+    # as in apex, the rows are on gridDim.y
+    work = Work(build, (accumulator(problem.invvar),), (1, min(n1, GRID_LIMIT_Y)), (32, WARPS), OPERANDS)
     return Plan(
         "apex", (work,), "apex's block of 32 x 4 threads per row, whatever its length", row_chains_of(n2), reads=2
     )

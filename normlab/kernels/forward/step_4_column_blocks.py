@@ -16,7 +16,7 @@ from functools import cache
 
 from normlab.engine import accumulator, cast, cuda, float32, load, store
 from normlab.kernels.forward.operands import OPERANDS
-from normlab.kernels.plan import Chains, Device, Plan, Work
+from normlab.kernels.plan import GRID_LIMIT, Chains, Device, Plan, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
@@ -25,7 +25,6 @@ from normlab.stages.warp import warp_sum_butterfly
 
 LOADS = 8  # independent loads and sums per thread
 MAX_THREADS = 128  # more rows in flight on a multiprocessor, and fewer warps to merge at a barrier, than with 256
-GRID_LIMIT = 2**31 - 1
 
 
 def threads_for(n2: int) -> int:

@@ -16,7 +16,7 @@ from functools import cache
 from normlab.engine import accumulator, cast, cuda, float32, store
 from normlab.kernels.forward import step_4_column_blocks
 from normlab.kernels.forward.operands import OPERANDS
-from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work, longest, row_chains_of
+from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT, Chains, Device, Plan, Refusal, Work, longest, row_chains_of
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.stages.block import block_sum
@@ -27,7 +27,6 @@ from normlab.stages.warp import warp_sum_butterfly
 VECTORS = 4  # per thread, if the row is long enough: loads in flight before the first is used
 MAX_THREADS = 1024
 MAX_ELEMENTS = 32  # per thread: the 64 registers that 1024 threads leave hold them and little else
-GRID_LIMIT = 2**31 - 1
 
 
 def thread_map_for(n2: int, width: int) -> ThreadMap | None:

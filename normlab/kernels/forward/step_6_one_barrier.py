@@ -32,7 +32,7 @@ from normlab.kernels.forward import layouts, row_counts, shifted_rows, short_row
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
-from normlab.kernels.plan import FLOAT32_ALONE, Chains, Chosen, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT, Chains, Chosen, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.tiles import TileLayout
@@ -48,7 +48,6 @@ from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
 FEW_WHY = "few short rows: in registers from the start; many come as tiles (`forward.short_rows`), with the same bits"
-GRID_LIMIT = 2**31 - 1  # blocks of a grid along x, by CUDA
 
 
 class Extras(NamedTuple):
@@ -186,20 +185,15 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     else:
         phases = (sampled_phases if extras.sampled else aligned_phases)(layout, dtype, extras)
     extent_of, load_row, fill_outside, write_row, stage, rows_of, apart, arrive = phases
-    add_residual, (load_gates, gate_row) = (
-        residual_adder(thread_map, dtype),
-        row_gater(thread_map, dtype, extras.gate_map),
-    )
-    load_parameters, parameters_held = (
-        row_parameter_loader(thread_map, extras.offset),
-        elements if early and not anywhere else 1,
-    )
+    add_residual = residual_adder(thread_map, dtype)
+    load_gates, gate_row = row_gater(thread_map, dtype, extras.gate_map)
+    load_parameters = row_parameter_loader(thread_map, extras.offset)
+    parameters_held = elements if early and not anywhere else 1
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
     halves = 2 if anywhere else 1  # of the exchange buffer
     stage_beside = anywhere and early
-    barrier = (
-        anywhere and warps == 1
-    )  # of staged parameters; rows of several warps have the exchange's, which comes next
+    # A barrier for staged parameters. Rows of several warps have the exchange's, which comes next.
+    barrier = anywhere and warps == 1
 
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, residual, gate, weight, bias, eps, factor, new_residual, output, mean, invvar):
