@@ -54,9 +54,9 @@ def test_long_odd_rows_are_right(n1, n2, t, v, rms, monkeypatch):
 WAYS = {  # limits of `layouts`, multiprocessors; do registers hold a row, blocks per slice, clusters that read a row
     "kept": ({}, 1, (True, 1, 1)),
     "alike": ({"ALIKE_FROM": 0}, 1, (True, 1, 1)),
-    "read again": ({"KEPT": 1}, 1, (False, 1, 1)),
+    "read again": ({"WORDS_OF_TWO_BLOCKS": 1}, 1, (False, 1, 1)),
     "few rows": ({"SMALLEST_BLOCK": 32}, 60, (True, 2, 1)),
-    "few rows, several readers": ({"KEPT": 1}, 60, (False, 1, 2)),
+    "few rows, several readers": ({"WORDS_OF_TWO_BLOCKS": 1}, 60, (False, 1, 2)),
 }
 
 
@@ -78,7 +78,7 @@ def test_a_row_that_registers_do_not_keep_has_another_layout(monkeypatch):
     """Kernels are remembered by layout: with an equal one, the second kind of row would run the first one's kernel."""
     slices = layouts.ClusterLayout(ThreadMap(64, 2, 8, False), 2, 2)
     kept = layouts.spread_out(slices, 1000, 2, H100)
-    monkeypatch.setattr(layouts, "KEPT", 1)
+    monkeypatch.setattr(layouts, "WORDS_OF_TWO_BLOCKS", 1)
     read_again = layouts.spread_out(slices, 1000, 2, H100)
     assert (kept.kept, read_again.kept) == (True, False)
     assert kept != read_again

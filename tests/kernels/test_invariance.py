@@ -506,15 +506,15 @@ def test_many_rows_a_cluster_are_right_and_nothing_is_found(form, monkeypatch):
     """Rows of up to 512 columns, whose turns the simulator has the time for: a first, a last and one between."""
     few_stay(monkeypatch)
     monkeypatch.setattr(forward_layouts, "SMALLEST_BLOCK", 32)
-    monkeypatch.setattr(forward_layouts, "KEPT", 8)
+    monkeypatch.setattr(forward_layouts, "WORDS_OF_TWO_BLOCKS", 8)
     (thread_map, blocks), processors, room, (shared, kept, spread) = FORMS[form]
     slices(thread_map, monkeypatch, blocks)
     devices.plan_for(monkeypatch, multiprocessors=processors, shared_bytes=room)
     one_row, n1, n2 = form.startswith("one row each"), 3, 512 if thread_map.whole else 452
-    monkeypatch.setattr(forward_layouts, "MANY", n1 * blocks if one_row else n1 * blocks + 1)
+    monkeypatch.setattr(forward_layouts, "ONE_ROW_FROM", n1 * blocks if one_row else n1 * blocks + 1)
     if thread_map.whole:
         monkeypatch.setattr(forward_layouts, "FEW_THREADS", 64)
-        monkeypatch.setattr(forward_layouts, "FEWER", 2)
+        monkeypatch.setattr(forward_layouts, "WORDS_OF_THREE_BLOCKS", 2)
     built = built_plans(monkeypatch)
     case, step = random_case(n1, n2, np.float32), step_of("forward", "clusters")
     with using("simulator"):

@@ -304,6 +304,9 @@ def test_results_of_a_warp_lie_in_all_banks():
 def test_few_rows_share_tiles_and_fewer_need_no_second_kernel(n2, dtype, most):
     def found(n1):
         plan = STEP.plan(Problem("backward", "layer", n1, n2, dtype), devices.of((9, 0)))
+        longest = STEP.column_chains(n1, n2)
+        assert plan.columns.terms <= longest.terms
+        assert plan.columns.merges <= longest.merges
         return plan.layout.warps_per_tile > 1, len(plan.work)
 
     a_tile, a_block, shared = most

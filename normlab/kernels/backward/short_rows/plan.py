@@ -18,17 +18,19 @@ from normlab.stages.vector import WARP, widest
 # Where a tile per warp would leave multiprocessors idle, all warps of a block take each tile together: every lane group
 # has one of its rows. On an H200, in us:
 #
-#     rows x columns                  a tile per warp    per block
-#         4 x 229, LayerNorm bfloat16       8.0             5.4
-#       100 x 229                           9.5             7.3
-#     1,000 x 229                           9.7             7.3
-#    12,672 x 229                          16.0            14.1
-#     1,000 x 119, RMSNorm float16          8.0             6.8
-#    67,584 x   7, RMSNorm bfloat16         7.8             7.6
-#   101,376 x   7                           7.9             8.3
+#     rows x columns                      a tile per warp    per block
+#           4 x 229, LayerNorm bfloat16         8.0             5.4
+#         100 x 229                             9.5             7.3
+#       1,000 x 229                             9.7             7.3
+#      12,672 x 229                            16.0            14.1
+#       1,000 x 119, RMSNorm float16            8.0             6.8
+#      67,584 x   7, RMSNorm bfloat16           7.8             7.6
+#     101,376 x   7                             7.9             8.3
 FEW_TILES = {True: 8, False: 2}  # tiles per multiprocessor, at most, if a row takes a whole warp (True) or less
+# Tiles, at most, that a block takes one after another if it does all rows. A second tile takes less time than a second
+# kernel if a row takes a whole warp, and more if it takes less.
+ALONE = {True: 2, False: 1}
 FEW_WHY = "so few rows have all warps of a block at each tile: 1,000 x 229 take 7.3 us instead of 9.7 (LayerNorm, H200)"
-ALONE = {True: 2, False: 1}  # turns of one block that does all rows: two take less time than a second kernel, or more
 
 
 def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
