@@ -1,9 +1,9 @@
 """Bring tiles of short rows through shared memory, as the backward does: a way of steps 6 and 7.
 
-Idea: step 6 moves rows that are no whole vectors one element or half a vector at a time. Here a warp copies a tile of
-rows as a line of memory (`stages.line_tile`). Then 1 to 32 lanes own each row, with up to eight columns each, whose
-parameters stay in registers from row to row. The output goes back through shared memory, too. A warp waits for its own
-copies and its own lanes, never for another warp.
+Idea: step 6 moves rows that are no whole vectors one element or half a vector at a time, and of three vectors per row
+it leaves a fourth lane idle. Here a warp copies a tile of rows as a line of memory (`stages.line_tile`). Then 1 to 32
+lanes own each row, with up to eight columns each, whose parameters stay in registers from row to row. The output goes
+back through shared memory, too. A warp waits for its own copies and its own lanes, never for another warp.
 Few rows are step 6's: tiles would only add latency. There each part of a lane's vectors has a lane to itself, and a
 lane adds up parts as those lanes do, so a row has the same bits in every batch.
 Moves: x once, the output once, and the statistics, which are 8 of 12 bytes at one column of bfloat16.
