@@ -268,7 +268,7 @@ def right() -> str:
     tools = f"of the first {said['planted on a GPU']}, compute-sanitizer finds {said['sanitizers found']}"
     order = f"torch.nn in another order {said['train torch float32']}"
     rows = [
-        ["error / bound, at most 1 in a right kernel", f"{said['largest error']} at most, in {said['places']} places"],
+        ["error / bound, at most 1 in a right kernel", f"{said['largest error']} at most, in {said['places']} benchmarks"],
         ["bugs put into normlab's kernels", "the tests notice each"],
         ["bugs planted in programs", f"`sanitize` finds {said['planted']} of {said['planted']}; {tools}"],
         ["the simulator's counts", f"equal an H200's in {said['launches alike']} of {said['launches']} launches"],
