@@ -22,7 +22,7 @@ from normlab.stages.vector import WARP, ThreadMap
 
 CLUSTERS_FROM = (9, 0)  # the lowest compute capability that has clusters
 MAX_CLUSTER = 16  # blocks; more than 8 need an attribute of the kernel, which `engine.launch` sets
-# Blocks of a grid, at most, along x and along y. A kernel with more rows takes several with each block.
+# Blocks of a grid, at most, along x and along y. With more rows a block takes several, or the kernel refuses.
 GRID_LIMIT, GRID_LIMIT_Y = 2**31 - 1, 65535
 THREADS_PER_MULTIPROCESSOR = {(8, 6): 1536, (8, 9): 1536, (12, 0): 1536}  # by compute capability; the others have 2048
 

@@ -350,9 +350,9 @@ def _chains(n2: int) -> Chains:
         for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
     own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
-    for input_bytes, output_bytes, norm in product((2, 4), (2, 4), (False, True)):
+    for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True)):
         sizes = input_bytes, output_bytes
-        tile = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes, norm)
+        tile = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes, rms)
         own += [] if tile is None else [row_chains_of(register_layout_of(tile))]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
