@@ -267,8 +267,9 @@ def right() -> str:
     said = {name: make() for name, make in QUOTED.items()}
     tools = f"of the first {said['planted on a GPU']}, compute-sanitizer finds {said['sanitizers found']}"
     order = f"torch.nn in another order {said['train torch float32']}"
+    largest = f"{said['largest error']} at most, in {said['places']} benchmarks"
     rows = [
-        ["error / bound, at most 1 in a right kernel", f"{said['largest error']} at most, in {said['places']} benchmarks"],
+        ["error / bound, at most 1 in a right kernel", largest],
         ["bugs put into normlab's kernels", "the tests notice each"],
         ["bugs planted in programs", f"`sanitize` finds {said['planted']} of {said['planted']}; {tools}"],
         ["the simulator's counts", f"equal an H200's in {said['launches alike']} of {said['launches']} launches"],
