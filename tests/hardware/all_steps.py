@@ -1,12 +1,15 @@
 """Every step of the ladders on a GPU, held to its bounds: python tests/hardware/all_steps.py [SHARE SHARES]
 
 A share of SHARES is number SHARE, …, of the problems, for as many processes, which compile that many kernels.
-`h200.sh clean` runs it under compute-sanitizer's tools. The rows take every layout: short, long, a cluster's
-and narrow vectors, few and many of them; both norms, both paths and the exact one, the surveys behind an optimizer's
-step, and the products.
+`h200.sh clean` runs it under compute-sanitizer's tools. A few sizes go through all steps, by both paths and the exact
+one; drawn sizes go through the last steps, until every variant of their kernels has run (`one_of_each_variant`). The
+surveys behind an optimizer's step and the products follow.
 """
 
+import math
+import random
 import sys
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,7 +25,7 @@ from examine import examine_backward, examine_forward, examine_survey
 
 from normlab import sgemm
 from normlab.engine import gpu_available, using
-from normlab.kernels import LADDERS
+from normlab.kernels import LADDERS, Device, Plan, Problem
 from normlab.kernels.exact.survey import launch_survey
 from normlab.oracle import assert_within
 
@@ -31,12 +34,15 @@ ROWS = [(3, 1), (140, 96), (9, 770)]
 LONG = [(300, 768), (12, 4096), (70, 5120), (40, 8192), (20, 16384), (3, 65536), (2, 65540)]
 LONG += [(1, 65536), (1, 262144)]  # whose parameters have a cluster of their own
 LONG += [(9, 262148), (3, 300001)]  # which are cut into pieces
-# (n1, n2), dtype, RMSNorm?, and how many steps of each ladder, the last ones; 0: all
+PATHS = False, True  # from the input, from the output
+ALL_PATHS = *PATHS, "exact"
+# (n1, n2), dtype, RMSNorm?, how many steps of each ladder, the last ones (0: all), and the backward's paths
 NORMS = [
-    *((*one, 0) for one in product(ROWS, DTYPES, (False, True))),
-    *((*one, 1) for one in product(LONG, DTYPES, (False, True))),  # whose layouts depend on n2
-    *((*one, 0) for one in product([(5, 33)], ("float16", "float64"), (False, True))),
+    *((*one, 0, ALL_PATHS) for one in product(ROWS, DTYPES, (False, True))),
+    *((*one, 1, ALL_PATHS) for one in product(LONG, DTYPES, (False, True))),  # whose layouts depend on n2
+    *((*one, 0, ALL_PATHS) for one in product([(5, 33)], ("float16", "float64"), (False, True))),
 ]
+DRAWN, LARGEST = 4000, 2**22  # problems, of at most so many elements
 SURVEYS = [*product(("float16", *DTYPES), ((True, True), (True, False), (False, True)))]
 PRODUCTS = [(1, 1, 1), (7, 33, 129), (129, 257, 33), (300, 516, 260)]
 
@@ -51,15 +57,49 @@ def draw(n1: int, n2: int, dtype: str, rms: bool) -> Case:
     return Case(x, weight, None if rms else bias, grad, 1e-3, rms)
 
 
-def norm(rows: tuple[int, int], dtype: str, rms: bool, last: int) -> int:
+def one_of_each_variant(device: Device) -> list[tuple]:
+    """Draw problems, and return the smallest ones that have every variant of the last steps' kernels among them."""
+    rng, drawn = random.Random(0), []
+    for _ in range(DRAWN):
+        n2 = int(300_000 ** rng.random())
+        if rng.random() < 0.5:
+            n2 = max(8, n2 // 8 * 8)  # rows of whole vectors; most others are not
+        n1 = int(max(2, LARGEST / n2) ** rng.random())
+        drawn.append(((n1, n2), rng.choice(DTYPES), rng.random() < 0.5, 1, PATHS))
+    kept, seen = [], set()
+    for one in sorted(drawn, key=lambda one: math.prod(one[0])):
+        found = set(variants(*one[:3], device))
+        if not found <= seen:
+            kept.append(one)
+            seen |= found
+    return kept
+
+
+def variants(rows: tuple[int, int], dtype: str, rms: bool, device: Device) -> Iterator[tuple]:
+    """Yield what tells the kernels of the last steps apart: builder, norm, and each of its layout's yes-or-no facts."""
+    for direction, saved in (("forward", "input"), ("backward", "input"), ("backward", "output")):
+        asked = Problem(direction, "rms" if rms else "layer", *rows, dtype, saved=saved)
+        plan = LADDERS[direction][-1].plan(asked, device)
+        for work in plan.work:
+            yield work.build.__module__, work.build.__name__, rms, *facts(plan)
+
+
+def facts(plan: Plan) -> Iterator[tuple]:
+    """Yield the layout's fields; of a number only whether it is 0, 1 or more."""
+    layout = {} if plan.layout is None else plan.layout._asdict()
+    for name, value in layout.items():
+        yield name, min(value, 2) if isinstance(value, int) else value is None
+
+
+def norm(rows: tuple[int, int], dtype: str, rms: bool, last: int, paths: tuple) -> int:
     """Hold steps of both ladders to their bounds on a problem; how many there were."""
     case = draw(*rows, dtype, rms)
     forward, backward = (LADDERS[direction][-last:] for direction in ("forward", "backward"))
     for step in forward:
         examine_forward(case, step)
-    for step, path in product(backward, (False, True, "exact")):
+    for step, path in product(backward, paths):
         examine_backward(case, None, step, path)
-    return len(forward) + 3 * len(backward)
+    return len(forward) + len(paths) * len(backward)
 
 
 def surveys(dtype: str, given_parameters: tuple[bool, bool]) -> int:
@@ -82,7 +122,7 @@ def products(m: int, n: int, k: int) -> int:
 
 def check(share: int, shares: int) -> int:
     """Run a share of all of them; how many there were. AssertionError where one is off by more than its bound."""
-    jobs = [partial(norm, *one) for one in NORMS]
+    jobs = [partial(norm, *one) for one in (*NORMS, *one_of_each_variant(Device.of(np.empty(0, np.float32))))]
     jobs += [partial(surveys, *one) for one in SURVEYS] + [partial(products, *size) for size in PRODUCTS]
     return sum(job() for job in jobs[share::shares])
 

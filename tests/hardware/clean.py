@@ -18,7 +18,7 @@ from pathlib import Path
 from hardware import machine
 
 HERE = Path(__file__).parent
-SHARES = {"norm_family": 4, "all_steps": 12}
+SHARES = {"norm_family": 4, "all_steps": 44}
 SCRIPTS = [f"{script} {share} {shares}" for script, shares in SHARES.items() for share in range(shares)]
 TOOLS = {"memcheck": ("--report-api-errors", "no"), "racecheck": (), "initcheck": (), "synccheck": ()}
 SECONDS = 500

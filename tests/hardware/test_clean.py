@@ -1,6 +1,7 @@
 """What is read out of what compute-sanitizer says, and that the shares of all steps are all of them."""
 
 from hardware import all_steps, clean, norm_family
+from normlab.kernels import Device
 
 
 def test_a_clean_run_is_told_from_errors_and_from_a_run_that_ends_early():
@@ -22,8 +23,31 @@ def test_the_shares_are_all_problems(monkeypatch):
     monkeypatch.setattr(all_steps, "products", lambda *size: seen.append(size) or 1)
     shares = clean.SHARES["all_steps"]
     counts = [all_steps.check(share, shares) for share in range(shares)]
-    assert sum(counts) == len(seen) == len(all_steps.NORMS) + len(all_steps.SURVEYS) + len(all_steps.PRODUCTS)
-    assert set(seen) == {*all_steps.NORMS, *all_steps.SURVEYS, *all_steps.PRODUCTS}
+    norms = [*all_steps.NORMS, *all_steps.one_of_each_variant(Device.named("h200"))]
+    assert sum(counts) == len(seen) == len(norms) + len(all_steps.SURVEYS) + len(all_steps.PRODUCTS)
+    assert set(seen) == {*norms, *all_steps.SURVEYS, *all_steps.PRODUCTS}
+
+
+def test_the_drawn_problems_launch_every_kernel_of_the_last_steps():
+    device = Device.named("h200")
+    launched = {
+        variant for one in all_steps.one_of_each_variant(device) for variant in all_steps.variants(*one[:3], device)
+    }
+    kernels = {variant[:2] for variant in launched}
+    assert {file.removeprefix("normlab.kernels.") for file, _ in kernels} == {
+        "forward.step_6_one_barrier",
+        "forward.short_rows",
+        "forward.clusters.kernel",
+        "forward.split_rows",
+        "backward.short_rows.kernel",
+        "backward.pipelined.kernel",
+        "backward.split_rows",
+        "backward.final_sums",
+    }
+    # a tile per warp, and one that all warps of a block share
+    assert {
+        (rms, shared) for _, build, rms, *facts in launched for name, shared in facts if name == "warps_per_tile"
+    } == {(rms, warps) for rms in (False, True) for warps in (1, 2)}
 
 
 def test_the_shares_are_all_norms_of_the_family():
