@@ -1,6 +1,7 @@
-"""Every step of the ladders on a GPU, held to its bounds: python tests/hardware/all_steps.py [SHARE SHARES]
+"""Every step of the ladders on a GPU, held to its bounds: python tests/hardware/all_steps.py [SHARE SHARES [CLUSTER]]
 
-A share of SHARES is number SHARE, …, of the problems, for as many processes, which compile that many kernels.
+A share of SHARES is number SHARE, …, of the problems, for as many processes, which compile that many kernels. Norms
+whose kernels come in clusters of more than CLUSTER blocks are left out.
 `h200.sh clean` runs it under compute-sanitizer's tools. A few sizes go through all steps, by both paths and the exact
 one; drawn sizes go through the last steps, until every variant of their kernels has run (`one_of_each_variant`). The
 surveys behind an optimizer's step and the products follow.
@@ -77,11 +78,16 @@ def one_of_each_variant(device: Device) -> list[tuple]:
 
 def variants(rows: tuple[int, int], dtype: str, rms: bool, device: Device) -> Iterator[tuple]:
     """Yield what tells the kernels of the last steps apart: builder, norm, and each of its layout's yes-or-no facts."""
-    for direction, saved in (("forward", "input"), ("backward", "input"), ("backward", "output")):
-        asked = Problem(direction, "rms" if rms else "layer", *rows, dtype, saved=saved)
-        plan = LADDERS[direction][-1].plan(asked, device)
+    for plan in plans(rows, dtype, rms, device):
         for work in plan.work:
             yield work.build.__module__, work.build.__name__, rms, *facts(plan)
+
+
+def plans(rows: tuple[int, int], dtype: str, rms: bool, device: Device) -> Iterator[Plan]:
+    """Yield the last steps' plans: forward, and backward from the input and from the output."""
+    for direction, saved in (("forward", "input"), ("backward", "input"), ("backward", "output")):
+        asked = Problem(direction, "rms" if rms else "layer", *rows, dtype, saved=saved)
+        yield LADDERS[direction][-1].plan(asked, device)
 
 
 def facts(plan: Plan) -> Iterator[tuple]:
@@ -120,9 +126,15 @@ def products(m: int, n: int, k: int) -> int:
     return 2 * len(LADDERS["sgemm"])
 
 
-def check(share: int, shares: int) -> int:
+def norms(device: Device, cluster: int) -> list[tuple]:
+    """Return the norms to run, without those whose kernels come in clusters of more blocks."""
+    found = (*NORMS, *one_of_each_variant(device))
+    return [one for one in found if all(w.cluster <= cluster for plan in plans(*one[:3], device) for w in plan.work)]
+
+
+def check(share: int, shares: int, cluster: int = 16) -> int:
     """Run a share of all of them; how many there were. AssertionError where one is off by more than its bound."""
-    jobs = [partial(norm, *one) for one in (*NORMS, *one_of_each_variant(Device.of(np.empty(0, np.float32))))]
+    jobs = [partial(norm, *one) for one in norms(Device.of(np.empty(0, np.float32)), cluster)]
     jobs += [partial(surveys, *one) for one in SURVEYS] + [partial(products, *size) for size in PRODUCTS]
     return sum(job() for job in jobs[share::shares])
 
