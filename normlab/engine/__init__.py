@@ -7,6 +7,7 @@ GPU.
 
 from numba import cuda, float32, float64, int32, uint16, uint32, uint64
 
+from normlab.engine.compile.lengths import same_lengths
 from normlab.engine.compile.offline import compile_ptx
 from normlab.engine.compile.resources import (
     MULTIPROCESSORS,
@@ -106,6 +107,7 @@ __all__ = [
     "resident_clusters",
     "resources",
     "rounded",
+    "same_lengths",
     "shift_of",
     "store",
     "store_to_block",

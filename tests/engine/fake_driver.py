@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from normlab.engine.compile import cubins
+from normlab.engine.compile.lengths import lengths_of
 from normlab.engine.launching.driver import CLUSTER_DIMENSION, COMPUTE_CAPABILITY, MULTIPROCESSORS, Driver
 from normlab.sim import simulate
 
@@ -122,7 +123,7 @@ class FakeLibrary:
         )
         kernel, kinds = self.kernels[function.value % 100]
         self.before_reading()
-        self.run(kernel, config, arguments(kinds, addresses))
+        self.run(kernel, config, arguments(kernel, kinds, addresses))
         return 0
 
     @staticmethod
@@ -137,17 +138,21 @@ def cluster_of(config):
     return attributes.get(CLUSTER_DIMENSION, 1)
 
 
-def arguments(kinds, addresses):
+def arguments(kernel, kinds, addresses):
     """The arguments that a launch's parameters are: arrays on the memory that they point to, scalars, None."""
-    values, parameters = [], iter(addresses)
-    for kind in kinds:
+    values, parameters, seen = [], iter(addresses), {}
+
+    def number():
+        return ctypes.c_int64.from_address(next(parameters)).value
+
+    for kind, names in zip(kinds, lengths_of(kernel, kinds), strict=True):
         if isinstance(kind, tuple):
             dtype, dimensions, layout = kind
-            count = 1 + (1 if layout == "C" else 2) * dimensions
-            pointer, *lengths = [ctypes.c_int64.from_address(next(parameters)).value for _ in range(count)]
-            shape = lengths[:dimensions]
+            pointer = number()
+            shape = [seen[name] if name in seen else number() for name in names]
+            seen |= {name: length for name, length in zip(names, shape, strict=True) if name is not None}
             steps = [dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(dimensions)]
-            strides = lengths[dimensions:] or steps
+            strides = steps if layout == "C" else [number() for _ in range(dimensions)]
             last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
             memory = (ctypes.c_char * (last + dtype.itemsize)).from_address(pointer)
             values.append(np.ndarray(shape, dtype, memory, strides=strides))

@@ -69,7 +69,7 @@ def test_a_numba_that_hands_over_arguments_in_another_way_is_noticed(monkeypatch
         patch.setattr(entries, "NUMBERS", 4)
         with pytest.raises(RuntimeError, match=r"has 16 parameters, but Numba made \[18\] of them"):
             offline.compile_cubin(new, types, (9, 0))
-    with pytest.raises(RuntimeError, match=r"but Numba made \[\] of them"), entries.short_entries(types):
+    with pytest.raises(RuntimeError, match=r"but Numba made \[\] of them"), entries.short_entries(types, [()] * 4):
         pass
 
 

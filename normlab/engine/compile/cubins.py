@@ -21,6 +21,7 @@ import numpy as np
 
 from normlab.engine.compile import offline
 from normlab.engine.compile.compiler import types
+from normlab.engine.compile.lengths import lengths_of
 
 PACKAGE = Path(__file__).parents[2]
 SOURCES = ("engine", "stages", "kernels")  # folders of the package with functions that run on a GPU
@@ -69,7 +70,8 @@ def _path(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> Path | None:
     """Return the path of a kernel's file, or None if the kernel cannot be kept."""
     folder = directory()
     try:
-        facts = [*_facts(kernel), repr(kinds), repr(cc), repr([kernel.targetoptions.get(name) for name in OPTIONS])]
+        facts = [*_facts(kernel), repr(kinds), repr(lengths_of(kernel, kinds)), repr(cc)]
+        facts.append(repr([kernel.targetoptions.get(name) for name in OPTIONS]))
     except _UnknownError:
         return None
     if folder is None:

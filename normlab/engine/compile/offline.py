@@ -17,6 +17,7 @@ from numba import cuda
 from numba.cuda import dispatcher as _dispatcher
 
 from normlab.engine.compile.entries import short_entries
+from normlab.engine.compile.lengths import lengths_of
 from normlab.engine.compile.remembering import remembering
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
@@ -175,7 +176,7 @@ def _intermediate_codes(kernel: Any, kinds: tuple, cc: tuple[int, int]) -> list[
     options = {name: kernel.targetoptions.get(name) for name in ("launch_bounds", "opt")}
     options |= {name: bool(kernel.targetoptions.get(name)) for name in ("fastmath", "lineinfo")}
     signature = tuple(map(numba_type, kinds))
-    with compiling(cc), short_entries(kinds):
+    with compiling(cc), short_entries(kinds, lengths_of(kernel, kinds)):
         codes, _ = cuda.compile_all(
             kernel.py_func, signature, cc=cc, output="ltoir", device=False, abi="numba", **options
         )

@@ -7,6 +7,7 @@ import numpy as np
 from numba import float32, float64
 
 from normlab.engine.compile.compiler import from_dtype, types
+from normlab.engine.compile.lengths import Names, first_seen
 
 
 class DeviceArray(NamedTuple):
@@ -74,16 +75,21 @@ def numba_type(kind: Any) -> Any:
     return types.Array(scalar, *array) if array else scalar
 
 
-def parameters(arg: Any) -> list[bytes]:
+def parameters(arg: Any, names: Names, seen: dict[str, int]) -> list[bytes]:
     """Return the kernel parameters that one launch argument becomes (`entries`).
 
-    An array becomes the address of its elements, shape… and, unless it is C-contiguous, strides…, of 8 bytes each. None
-    becomes nothing.
+    An array becomes the address of its elements, its lengths without those that earlier arguments have, too, and,
+    unless it is C-contiguous, its strides, of 8 bytes each. None becomes nothing.
+
+    Args:
+        arg: the argument.
+        names: of its lengths (`lengths`).
+        seen: the lengths of earlier arguments by name; this argument's are added.
     """
     if arg is None:
         return []
     if isinstance(arg, DeviceArray):
-        numbers = arg.pointer, *arg.shape, *(arg.strides or ())
+        numbers = arg.pointer, *first_seen(arg.shape, names, seen), *(arg.strides or ())
         # % 2**64: a negative stride in two's complement
         return [(int(number) % 2**64).to_bytes(8, sys.byteorder) for number in numbers]
     return [np.asarray(arg).tobytes()]

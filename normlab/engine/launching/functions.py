@@ -4,6 +4,7 @@ from threading import RLock
 from typing import Any
 
 from normlab.engine.compile import cubins
+from normlab.engine.compile.lengths import lengths_of
 from normlab.engine.device.dependent import NEEDED, begins_early
 from normlab.engine.device.grid import meets_all
 from normlab.engine.launching.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
@@ -21,6 +22,7 @@ class Function:
     Attributes:
         handle: the driver's handle, which belongs to the device's primary context.
         name: the kernel's name, for messages.
+        lengths: the names of its arguments' lengths.
         early: True if a launch may begin before the previous kernel has ended (`engine.device.dependent`).
         cooperative: True if all blocks of a launch must be on the GPU at once, because the kernel has a barrier of the
             grid (`engine.device.grid`).
@@ -30,6 +32,7 @@ class Function:
         self.driver = driver
         self.device = device
         self.name = kernel.py_func.__name__
+        self.lengths = lengths_of(kernel, kinds)
         self.capability = driver.compute_capability(device)
         self.early = self.capability >= NEEDED and begins_early(kernel)
         self.cooperative = meets_all(kernel)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from normlab.engine.compile.lengths import check_lengths
 from normlab.engine.compile.signatures import dimensions, kind_of, parameters
 from normlab.engine.launching.arrays import SIMULATED_MULTIPROCESSORS, DeviceArray, to_device, to_host
 from normlab.engine.launching.driver import (
@@ -64,6 +65,7 @@ def launch(
             if isinstance(arg, np.ndarray) and arg.flags.writeable:
                 arg[...] = to_host(view)
     else:
+        check_lengths(kernel, args)
         simulate(kernel, schedule=schedule(), cluster=cluster)[grid, block, 0, shared_bytes](*args)
 
 
@@ -123,11 +125,12 @@ class Launch:
         self._bytes = bytearray()  # the packed arguments: every kernel parameter, padded to whole words
         self._starts: list[int] = []  # where each parameter begins in them
         self._frames: list[tuple] = []  # of earlier calls, to be used again: see `_frame`
-        for arg in args:
+        seen: dict[str, int] = {}
+        for arg, names in zip(args, function.lengths, strict=True):
             self.words.append(len(self._bytes) // 8)
             if isinstance(arg, DeviceArray):
                 self.slots.append(self.words[-1])
-            for parameter in parameters(arg):
+            for parameter in parameters(arg, names, seen):
                 self._starts.append(len(self._bytes))
                 self._bytes += parameter + bytes(-len(parameter) % 8)
 

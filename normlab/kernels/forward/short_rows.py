@@ -25,11 +25,13 @@ from normlab.engine import (
     int32,
     load,
     load_bits_into,
+    same_lengths,
     store,
     store_vector_from,
     wait_copies,
 )
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
+from normlab.kernels.lengths import LENGTHS
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, columns_per_lane, tile_for
@@ -118,6 +120,7 @@ def build(dtype: Any, layout: TileLayout) -> Any:
         elif left > 0:
             fetch_part(stages, at, line, begin, lane, left)
 
+    @same_lengths(LENGTHS)
     @cuda.jit(launch_bounds=(WARPS * WARP, RESIDENT))
     def forward_short_rows(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: this lane's share, and where this warp's stages and results begin.

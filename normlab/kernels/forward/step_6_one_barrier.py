@@ -27,11 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, flat, shift_of, store
+from normlab.engine import accumulator, cast, cuda, flat, same_lengths, shift_of, store
 from normlab.kernels.forward import layouts, row_counts, shifted_rows, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.tables import TABLES
+from normlab.kernels.lengths import lengths_with
 from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT, Chains, Chosen, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
@@ -195,6 +196,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
     # A barrier for staged parameters. Rows of several warps have the exchange's, which comes next.
     barrier = anywhere and warps == 1
 
+    @same_lengths(lengths_with(x=extras.row_map, gate=extras.gate_map))
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, residual, gate, weight, bias, eps, factor, new_residual, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.

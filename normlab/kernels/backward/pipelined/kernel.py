@@ -8,7 +8,7 @@ the first row, for the parameters, and after the last one, for the columns' sums
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, cuda
+from normlab.engine import cast, cuda, same_lengths
 from normlab.kernels.backward.pipelined import gated
 from normlab.kernels.backward.pipelined.beside import column_summer, counters, resident_of
 from normlab.kernels.backward.pipelined.columns import epilogue
@@ -20,6 +20,7 @@ from normlab.kernels.backward.pipelined.parameters import keepers
 from normlab.kernels.backward.pipelined.prologue import beginner, sharer
 from normlab.kernels.backward.pipelined.samples import samplers
 from normlab.kernels.backward.pipelined.turns import turns_ahead, turns_at_once
+from normlab.kernels.lengths import lengths_with
 from normlab.stages.ahead import BITS
 
 
@@ -56,6 +57,7 @@ def build(dtype: Any, layout: PipelineLayout, kind: Kind) -> Any:
         # Epilogue: the columns' sums, in the memory of the pipeline stages.
         add_up_columns(operands, memory, share, sums, gradients)
 
+    @same_lengths(lengths_with(saved=kind.row_map, gate=kind.gate_map))
     @cuda.jit(launch_bounds=(layout.threads, resident))
     def backward_pipelined(
         grad_output, saved, mean, invvar, weight, bias, eps, mean_factor, row_sums, grad_residual, gate,

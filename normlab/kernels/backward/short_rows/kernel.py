@@ -6,7 +6,7 @@ A team takes a tile together: a warp, or all warps of the block where rows are f
 from functools import cache
 from typing import Any
 
-from normlab.engine import cast, commit_copies, cuda, flat, int32, launch_dependents, wait_copies
+from normlab.engine import cast, commit_copies, cuda, flat, int32, launch_dependents, same_lengths, wait_copies
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.pipelined.operands import Sums
 from normlab.kernels.backward.short_rows.columns import columns_adder
@@ -18,6 +18,7 @@ from normlab.kernels.backward.short_rows.rows import (
     parameters_loader,
     row_taker,
 )
+from normlab.kernels.lengths import LENGTHS
 from normlab.kernels.tiles import STAGES, TileLayout
 from normlab.stages.ahead import BITS
 from normlab.stages.line_tile import line_fetchers, line_storers
@@ -38,6 +39,7 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
     tiles_at_once, warps_per_tile, turns_per_warp = layout.tiles_at_once, layout.warps_per_tile, layout.turns_per_warp
     wait_for_team = team_barrier(layout)
 
+    @same_lengths(LENGTHS)
     @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def backward_short_rows(
         grad_output, saved, mean, invvar, weight, bias, eps, factor, row_sums, grad_input, grad_weight, grad_bias,

@@ -3,12 +3,13 @@
 from functools import cache
 from typing import Any
 
-from normlab.engine import cluster_arrive_shared, cluster_wait, cuda, int32, store, wait_copies
+from normlab.engine import cluster_arrive_shared, cluster_wait, cuda, int32, same_lengths, store, wait_copies
 from normlab.kernels.forward.clusters import edges
 from normlab.kernels.forward.clusters.fetch import parameter_fetcher, row_fetcher, row_taker, sharer
 from normlab.kernels.forward.clusters.operands import Memory, Row
 from normlab.kernels.forward.clusters.passes import first_pass, second_pass
 from normlab.kernels.forward.layouts import ClusterLayout
+from normlab.kernels.lengths import LENGTHS
 from normlab.stages.ahead import BITS
 from normlab.stages.grouped import group_merger
 
@@ -25,6 +26,7 @@ def build(dtype: Any, layout: ClusterLayout) -> Any:
     place_of, parameters_held, together = edges.placer(layout), layout.parameters_held, cluster * layout.readers
     next_row = int(layout.kept)  # groups in flight when the parameters must be there: `take_row` has started the row's
 
+    @same_lengths(LENGTHS)
     @cuda.jit(launch_bounds=(layout.threads, layout.resident))
     def forward_clusters(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: which columns of which rows this thread has.
