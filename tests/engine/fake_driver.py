@@ -26,7 +26,7 @@ class FakeLibrary:
     def __init__(self, devices=1, capability=(9, 0)):
         self.devices, self.capability = devices, capability
         self.calls = []
-        self.kernels = {}  # handle -> (kernel, kinds, device)
+        self.kernels = {}  # handle -> (kernel, the kinds of its arguments, the names of their lengths)
         self.local = threading.local()
         self.run = self.simulate
         self.before_reading = lambda: None  # called by every launch that is not refused, before it reads the arguments
@@ -121,9 +121,9 @@ class FakeLibrary:
         self.calls.append(
             ("launch", tuple(config.grid), tuple(config.block), config.shared_bytes, config.stream, cluster)
         )
-        kernel, kinds = self.kernels[function.value % 100]
+        kernel, kinds, lengths = self.kernels[function.value % 100]
         self.before_reading()
-        self.run(kernel, config, arguments(kernel, kinds, addresses))
+        self.run(kernel, config, arguments(kinds, lengths, addresses))
         return 0
 
     @staticmethod
@@ -138,14 +138,14 @@ def cluster_of(config):
     return attributes.get(CLUSTER_DIMENSION, 1)
 
 
-def arguments(kernel, kinds, addresses):
+def arguments(kinds, lengths, addresses):
     """The arguments that a launch's parameters are: arrays on the memory that they point to, scalars, None."""
     values, parameters, seen = [], iter(addresses), {}
 
     def number():
         return ctypes.c_int64.from_address(next(parameters)).value
 
-    for kind, names in zip(kinds, lengths_of(kernel, kinds), strict=True):
+    for kind, names in zip(kinds, lengths, strict=True):
         if isinstance(kind, tuple):
             dtype, dimensions, layout = kind
             pointer = number()
@@ -176,7 +176,7 @@ def fake_driver(monkeypatch, **options):
     def compile_nothing(kernel, kinds, cc):
         compiled.append((kernel.py_func.__name__, cc))
         number = len(library.kernels) + 1
-        library.kernels[number] = kernel, kinds
+        library.kernels[number] = kernel, kinds, lengths_of(kernel, kinds)
         return "entry", str(number).encode()
 
     driver = Driver(library)

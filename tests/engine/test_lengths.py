@@ -35,7 +35,9 @@ def wanted(x, weight, output, sums):
     return values, values.astype(float).sum(1) + output.size + output.strides[0] + weight.size
 
 
-@pytest.mark.parametrize("turn", [lambda x: x, lambda x: np.repeat(x, 2, axis=1)[:, ::2], lambda x: np.asfortranarray(x)])
+@pytest.mark.parametrize(
+    "turn", [lambda x: x, lambda x: np.repeat(x, 2, axis=1)[:, ::2], lambda x: np.asfortranarray(x)]
+)
 def test_all_arrays_arrive_whole(monkeypatch, turn):
     library = fake_driver(monkeypatch)
     x, weight, output, sums = some()

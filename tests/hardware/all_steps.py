@@ -11,7 +11,7 @@ import math
 import random
 import sys
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -58,6 +58,7 @@ def draw(n1: int, n2: int, dtype: str, rms: bool) -> Case:
     return Case(x, weight, None if rms else bias, grad, 1e-3, rms)
 
 
+@cache
 def one_of_each_variant(device: Device) -> list[tuple]:
     """Draw problems, and return the smallest ones that have every variant of the last steps' kernels among them."""
     rng, drawn = random.Random(0), []

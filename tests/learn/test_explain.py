@@ -51,7 +51,7 @@ def test_every_step_explains_itself_in_text_json_and_a_notebook(step):
     assert answer["asked"] == step[1]
     name, line = one.where.rsplit(":", 1)
     source = Path(name).read_text().splitlines()
-    assert f"def {answer['kernels'][0]['name']}" in "\n".join(source[int(line) - 1 : int(line) + 1])
+    assert f"def {answer['kernels'][0]['name']}" in "\n".join(source[int(line) - 1 : int(line) + 2])  # after decorators
     for said in (str(one), unescape(one._repr_html_())):
         assert answer["kernels"][0]["name"] in said
         assert answer["why"].split(";")[0] in said
