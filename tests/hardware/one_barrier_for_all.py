@@ -2,9 +2,9 @@
 
 python tests/hardware/one_barrier_for_all.py CLUSTER
 
-compute-sanitizer 2025.3.1 reports divergent warps at this barrier on an H100, if clusters have 16 blocks and more of them
-are launched than the GPU holds; with 8 blocks it reports none. What it reports for a norm's kernels in clusters of 16
-blocks is therefore no evidence. `clean` runs this program for both sizes, beside what it checks.
+compute-sanitizer 2025.3.1 reports divergent warps at this barrier on an H100, if clusters have 16 blocks and more of
+them are launched than the GPU holds; with 8 blocks it reports none. What it reports for a norm's kernels in clusters of
+16 blocks is therefore no evidence. `clean` runs this program for both sizes, beside what it checks.
 """
 
 import sys
