@@ -588,6 +588,8 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 31255, Form(np.float16, np.float16, memory_efficient="exact"), (9, 0), most
     # two of which others of their tables spilled, by the registers that their threads leave
     yield "pipelined", 7001, wide, (9, 0), most
+    yield "pipelined", 5631, wide, (9, 0), (272,)  # laid out as aligned rows are, it spilled
+    yield "pipelined", 5631, wide._replace(memory_efficient=True), (9, 0), (272,)
     yield "pipelined", 6145, Form(np.float16, np.float16, memory_efficient=True), (9, 0), most
     yield "pipelined", 150001, Form(np.float16, np.float16, memory_efficient=True), (9, 0), most
     yield "pipelined", 20001, half._replace(rms=True, biased=False, memory_efficient=True), (9, 0), most
