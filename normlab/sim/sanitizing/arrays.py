@@ -18,9 +18,8 @@ class WatchedArray(ObservedArray):
     A kernel under the sanitizer spends most of its time here. `__getitem__` and `__setitem__` therefore repeat the
     usual case of `address_of`, `Watch.access` and `Elements.note_read` instead of calling them.
 
-    An access is (epoch, code, instruction): a time of its thread, between two synchronisations, the code object, and
-    the bytecode's offset in it (`clocks.Access`). An epoch keeps one access per instruction, so `is` compares accesses.
-    A region is the shadow of the array's allocation (`shadow.Region`).
+    An epoch keeps one access per instruction (`clocks.Access`), so `is` compares accesses. A region is the shadow of
+    the array's allocation (`shadow.Region`).
     """
 
     __slots__ = ("_extent", "_step", "elements")
@@ -48,7 +47,7 @@ class WatchedArray(ObservedArray):
         frame, clock = sys._getframe(1), elements.cuda.current.seen
         epoch = None if clock is None else clock.epoch
         access = None if epoch is None else epoch.accesses.get(frame.f_lasti)
-        if access is None or access[1] is not frame.f_code:  # `Watch.access`, cut short
+        if access is None or access.code is not frame.f_code:  # `Watch.access`, cut short
             access = elements.access(frame)
         region: Region = self.buffer.state
         # Nothing has been written here, so no comparison can find a race: the read is only kept for later writes.
@@ -63,7 +62,7 @@ class WatchedArray(ObservedArray):
             return value
         if (
             region.settled  # this instruction has had ENOUGH races at this element
-            and region.settled.get(address, NONE).get(access[2]) is access[1]
+            and region.settled.get(address, NONE).get(access.instruction) is access.code
             and region.garbage is None  # every element has been written
             and not region.left  # no atomic has passed on what its thread knew
             and region.unit == self.itemsize
@@ -91,17 +90,17 @@ class WatchedArray(ObservedArray):
         frame, clock = sys._getframe(1), elements.cuda.current.seen
         epoch = None if clock is None else clock.epoch
         access = None if epoch is None else epoch.accesses.get(frame.f_lasti)
-        if access is None or access[1] is not frame.f_code:  # `Watch.access`, cut short
+        if access is None or access.code is not frame.f_code:  # `Watch.access`, cut short
             access = elements.access(frame)
         region: Region = self.buffer.state
         if (
             region.settled  # the instruction has had enough races here, not all of them of equal values
-            and (address, access[2]) in region.differing
-            and region.settled.get(address, NONE).get(access[2]) is access[1]
+            and (address, access.instruction) in region.differing
+            and region.settled.get(address, NONE).get(access.instruction) is access.code
             and region.garbage is None
             and not region.left
             and region.unit == self.itemsize
-            and access[0].thread.fenced_for_block is NOTHING
+            and access.epoch.thread.fenced_for_block is NOTHING
         ):
             self.raw[key] = value
             return

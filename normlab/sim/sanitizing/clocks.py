@@ -137,7 +137,16 @@ class Epoch:
         self.accesses: dict[int, Access] = {}  # by instruction
 
 
-Access = tuple[Epoch, CodeType, int]  # thread and moment; the code of its function; the instruction in that code
+class Access(NamedTuple):
+    """What a thread does at one instruction in an epoch, which keeps one for each instruction: `is` compares them."""
+
+    epoch: Epoch  # the thread, and what had happened before
+    code: CodeType  # of the function that makes the access
+    instruction: int  # its offset in that code
+
+    def same_instruction(self, other: "Access") -> bool:
+        """Return True if both accesses are made by one instruction."""
+        return self.instruction == other.instruction and self.code is other.code
 
 
 def before(earlier: Epoch, later: Epoch) -> bool:

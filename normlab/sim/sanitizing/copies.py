@@ -40,12 +40,12 @@ class Copies:
             for index in indices:
                 self._notes.outside("copy", array, index, access)
             return None
-        thread = access[0].thread
+        thread = access.epoch.thread
         if thread not in self._copiers:
             self._copiers[thread] = CopyClock(thread)
         # Later accesses are compared with this one, of a clock that nothing orders; earlier accesses with the thread's
         # own.
-        under_way = self._copiers[thread].now(), access[1], access[2]
+        under_way = access._replace(epoch=self._copiers[thread].now())
         flight = Flight(array.buffer, addresses, under_way)
         self._write_all(flight, access, under_way)
         thread.end_epoch()  # the next read must be compared again, even if it equals an earlier one
@@ -63,8 +63,8 @@ class Copies:
             region.arrive(unit, flight.under_way)
         for address in flight.addresses:
             region.written(address, flight.buffer.array.itemsize)
-        _, code, instruction = flight.under_way
-        self._write_all(flight, (self._watch.clock(self._watch.cuda.current).now(), code, instruction))
+        now = self._watch.clock(self._watch.cuda.current).now()
+        self._write_all(flight, flight.under_way._replace(epoch=now))
 
     def _write_all(self, flight: Flight, access: Access, under_way: Access | None = None) -> None:
         """Record `access` as a write of the copy's target; compare later accesses with `under_way`, if given."""

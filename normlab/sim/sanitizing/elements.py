@@ -72,9 +72,9 @@ class Elements:
         conflict = None
         if region.shared:
             if self.locks.held:
-                self.locks.stored(access[0].thread, address)
-            if access[0].thread.fenced_for_block is not NOTHING:
-                region.leave(address, access[0].thread)
+                self.locks.stored(access.epoch.thread, address)
+            if access.epoch.thread.fenced_for_block is not NOTHING:
+                region.leave(address, access.epoch.thread)
             for unit in (address,) if size == region.unit else region.units(address, size):
                 earlier = region.write(unit, access)
                 if earlier is not None:
@@ -88,7 +88,7 @@ class Elements:
         array.raw[key] = value
         same_value = np.asarray(array.raw)[key].tobytes() == before
         if not same_value:
-            region.differing.add((address, access[2]))
+            region.differing.add((address, access.instruction))
             if doubtful:
                 conflict = address, region.write_after_all(address, access) or []
         if conflict is not None:
@@ -98,11 +98,11 @@ class Elements:
         """Record an atomic on the element at `address`; the thread learns what was left, and leaves what it fenced."""
         region: Region = array.buffer.state
         region.reads_only = False
-        thread = access[0].thread
+        thread = access.epoch.thread
         if region.left:
             access = self._acquired(region, address, access)
         # Kept for the advice alone: it can then say which atomic lacks a fence before it.
-        thread.block.signals[thread, id(access[1]), access[2]] = address, access
+        thread.block.signals[thread, id(access.code), access.instruction] = address, access
         for unit in (address,) if array.itemsize == region.unit else region.units(address, array.itemsize):
             if region.garbage is not None and region.garbage[unit - region.start] != WRITTEN:
                 self._notes.garbage("atomic", array.buffer, unit, access)
@@ -124,6 +124,6 @@ class Elements:
 
     def _acquired(self, region: Region, address: int, access: Access) -> Access:
         """Let the running thread know what was left at `address`; return its access with what it knows now."""
-        thread = access[0].thread
+        thread = access.epoch.thread
         region.take(address, thread)
-        return access if thread.epoch is access[0] else (thread.now(), access[1], access[2])
+        return access if thread.epoch is access.epoch else access._replace(epoch=thread.now())

@@ -37,7 +37,7 @@ class Lanes:
         def make() -> Finding:
             return Finding("shuffle-mask", None, None, (), act_of(operation, access), None, advice)
 
-        self._collector.add(("shuffle-mask", id(access[1]), access[2]), access[1], make)
+        self._collector.add(("shuffle-mask", id(access.code), access.instruction), access.code, make)
         if operation.startswith("shfl"):
             # The lane goes on as if the mask named it alone, and its shuffle then reads from nowhere: no second
             # finding.

@@ -43,7 +43,7 @@ class Nested(NamedTuple):
     @property
     def thread(self) -> ThreadClock:
         """The thread that took them."""
-        return self.inner.access[0].thread
+        return self.inner.access.epoch.thread
 
 
 class Locks:
@@ -57,11 +57,11 @@ class Locks:
 
     def changed(self, buffer: Buffer, address: int, access: Access) -> None:
         """Take note that an atomic has changed an element: it may take a lock, or give one back."""
-        thread = access[0].thread
+        thread = access.epoch.thread
         held = self.held.get(thread, {})
         if address in held:
             self.stored(thread, address)
-        elif in_spin(access[1], access[2]):
+        elif in_spin(access.code, access.instruction):
             lock = Lock(buffer, address, access)
             for outer in held.values():
                 self._nest(Nested(outer, lock, frozenset(held) - {outer.address}))
@@ -101,7 +101,8 @@ class Locks:
     def _report(self, circle: list[Nested]) -> None:
         first, last = circle[0], circle[-1]
         # The same mistake by other threads, at other elements, is the same finding: it is known by its lines.
-        lines = frozenset((id(lock.access[1]), lock.access[2]) for one in circle for lock in (one.outer, one.inner))
+        accesses = [lock.access for one in circle for lock in (one.outer, one.inner)]
+        lines = frozenset((id(access.code), access.instruction) for access in accesses)
 
         def make() -> Finding:
             orders = ", ".join(f"{one.outer} before {one.inner}" for one in circle)
@@ -113,7 +114,7 @@ class Locks:
             index = index_of(first.inner.buffer, first.inner.address)
             return Finding("lock-order", first.inner.buffer.name, first.inner.buffer.space, index, *acts, advice)
 
-        keep: Any = [lock.access[1] for one in circle for lock in (one.outer, one.inner)]
+        keep: Any = [access.code for access in accesses]
         self._collector.add(("lock-order", lines), keep, make)
 
 
@@ -121,5 +122,5 @@ def _at_once(one: Nested, other: Nested) -> bool:
     """Return whether two threads may be inside their outer locks at the same time."""
     if one.thread is other.thread or one.around & other.around:
         return False
-    apart = one.thread.block is other.thread.block and one.inner.access[0].phase != other.inner.access[0].phase
+    apart = one.thread.block is other.thread.block and one.inner.access.epoch.phase != other.inner.access.epoch.phase
     return not apart

@@ -43,7 +43,7 @@ class Notes:
                     against_index(kind, name, *wrong),
                 )
 
-            self._collector.add((kind, name, id(access[1]), access[2]), access[1], make)
+            self._collector.add((kind, name, id(access.code), access.instruction), access.code, make)
         return outside
 
     def garbage(self, operation: str, buffer: Buffer, address: int, access: Access) -> None:
@@ -74,5 +74,5 @@ class Notes:
             index = index_of(buffer, address)
             return Finding("uninitialized-read", buffer.name, buffer.space, index, first, None, advice)
 
-        event = "uninitialized-read", buffer.name, id(access[1]), access[2]
-        self._collector.add(event, access[1], make)
+        event = "uninitialized-read", buffer.name, id(access.code), access.instruction
+        self._collector.add(event, access.code, make)

@@ -1,8 +1,4 @@
-"""Report races, two accesses that nothing orders, with advice that fits the two threads and lines.
-
-An `Access` is a tuple: the epoch (the thread, and what had happened before), the code object of the function that made
-the access, and the offset of the instruction in that code.
-"""
+"""Report races, two accesses that nothing orders, with advice that fits the two threads and lines."""
 
 from types import CodeType
 
@@ -94,7 +90,7 @@ class Races:
         signal = None if line is None else (act_of(*one), line)
         one, other = sorted((one, other), key=lambda side: (act_of(*side).line or 0, side[0]))
         first, second = act_of(*one), act_of(*other)
-        (_, code, _), (_, other_code, _) = one[1], other[1]
+        code, other_code = one[1].code, other[1].code
         barriers = [
             line_of(its_code, instruction).number
             for (_, instruction, its_reach), its_code in self._passed.items()
@@ -123,23 +119,24 @@ class Races:
         as a counter's, do not signal to each other.
         """
         epoch, code, _ = earlier
-        mine, theirs = epoch.thread, later[0].thread
-        line = line_of(*earlier[1:]).number
+        mine, theirs = epoch.thread, later.epoch.thread
+        line = line_of(earlier.code, earlier.instruction).number
         # The atomics from which the later thread may have learned: its own, and those that happened before it.
         heard = [
             (at, access)
             for at, access in theirs.block.signals.values()
-            if at != address and (access[0].thread is theirs or before(access[0], later[0]))
+            if at != address and (access.epoch.thread is theirs or before(access.epoch, later.epoch))
         ]
         found = []
         for at, told in mine.block.signals.values():
-            number = line_of(*told[1:]).number
-            if told[0].thread is mine:
+            number = line_of(told.code, told.instruction).number
+            if told.epoch.thread is mine:
                 # A signal counts if it can come after the access: below it, in another function, or in the same loop.
-                follows = told[1] is not code or number >= line or in_one_loop(code, line, number)
+                follows = told.code is not code or number >= line or in_one_loop(code, line, number)
             else:
-                follows = before(epoch, told[0])
-            if follows and any(at == there and (reach >= CLUSTER or told[1:] != by[1:]) for there, by in heard):
+                follows = before(epoch, told.epoch)
+            heard_there = [by for there, by in heard if there == at]
+            if follows and any(reach >= CLUSTER or not by.same_instruction(told) for by in heard_there):
                 found.append(number)
         # The first atomic below the access, or else the first one in the loop's next turn.
         return min(found, key=lambda number: (number < line, number), default=None)

@@ -32,7 +32,7 @@ class Remote:
             if not owner.cluster.meetings or self._watch.cuda.current.arrival == 0:
                 access = self._watch.access(sys._getframe(1))
                 first = owner.warps[0].threads[0]
-                event = "race", array.buffer.name, id(access[1]), access[2], "not begun"
+                event = "race", array.buffer.name, id(access.code), access.instruction, "not begun"
                 index = _index(array, key)
 
                 def make() -> Finding:
@@ -40,7 +40,7 @@ class Remote:
                     advice = against_beginning(mine, theirs.block)
                     return Finding("race", array.buffer.name, "shared", index, mine, theirs, advice)
 
-                self._collector.add(event, access[1], make)
+                self._collector.add(event, access.code, make)
         return array
 
     def refuse(self, array: ObservedArray, key: Any, operation: str) -> None:
@@ -64,8 +64,8 @@ class Remote:
         for operation, table in (("read", region.reads), ("write", region.writes), ("atomic", region.atomics)):
             for address, several in table.items():
                 for access in several if isinstance(several, list) else [several]:
-                    foreign = access[0].thread.issuer.block is not memory.clock
-                    if foreign and not any(before(access[0], end) for end in ends):
+                    foreign = access.epoch.thread.issuer.block is not memory.clock
+                    if foreign and not any(before(access.epoch, end) for end in ends):
                         index = index_of(region.buffer, address)
                         self._note_end(region.buffer.name, index, operation, access, memory)
 
@@ -75,7 +75,7 @@ class Remote:
             mine, theirs = act_of(operation, access), act("returned", memory.returned, None)
             return Finding("race", name, "shared", index, mine, theirs, against_end(mine, theirs.block))
 
-        self._collector.add(("race", name, id(access[1]), access[2], "returned"), access[1], make)
+        self._collector.add(("race", name, id(access.code), access.instruction, "returned"), access.code, make)
 
 
 def _index(array: ObservedArray, key: Any) -> tuple[int, ...]:

@@ -95,7 +95,7 @@ class Region:
 
     def read(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Record a read of one unit."""
-        if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
+        if self.settled and self.settled.get(address, NONE).get(access.instruction) is access.code:
             return None
         seen = self.reads.get(address)
         if seen is access:  # no other read since; a write since then has been compared with this access already
@@ -108,7 +108,7 @@ class Region:
 
     def write(self, address: int, access: Access, under_way: Access | None = None) -> list[tuple[str, Access]] | None:
         """Record a write of one unit. For an asynchronous copy, compare later accesses with `under_way` instead."""
-        if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
+        if self.settled and self.settled.get(address, NONE).get(access.instruction) is access.code:
             return None
         writes, reads, atomics = self.writes.get(address), self.reads.get(address), self.atomics.get(address)
         polls = self.polls.get(address) if self.polls else None
@@ -121,12 +121,12 @@ class Region:
 
     def doubtful(self, address: int, access: Access) -> bool:
         """Return whether a write is no longer compared, and all races of its instruction were of equal values."""
-        settled = self.settled.get(address, NONE).get(access[2]) is access[1]
-        return settled and (address, access[2]) not in self.differing
+        settled = self.settled.get(address, NONE).get(access.instruction) is access.code
+        return settled and (address, access.instruction) not in self.differing
 
     def write_after_all(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Record one more write of an instruction that is no longer compared."""
-        del self.settled[address][access[2]]
+        del self.settled[address][access.instruction]
         return self.write(address, access)
 
     def keep_write(self, address: int, access: Access) -> None:
@@ -144,7 +144,7 @@ class Region:
 
     def atomic(self, address: int, access: Access) -> list[tuple[str, Access]] | None:
         """Record an atomic update of one unit."""
-        if self.settled and self.settled.get(address, NONE).get(access[2]) is access[1]:
+        if self.settled and self.settled.get(address, NONE).get(access.instruction) is access.code:
             return None
         seen = self.atomics.get(address)
         self.atomics[address] = access if seen is None else together(seen, access)
@@ -167,10 +167,10 @@ class Region:
         """Return the accesses in `earlier` that race with `access`; settle an instruction after ENOUGH races."""
         found = unordered(access, *earlier)
         if found is not None:
-            key = address, id(access[1]), access[2]
+            key = address, id(access.code), access.instruction
             self.races[key] = self.races.get(key, 0) + len(found)
             if self.races[key] >= ENOUGH:
-                self.settled.setdefault(address, {})[access[2]] = access[1]
+                self.settled.setdefault(address, {})[access.instruction] = access.code
         return found
 
     # --- what atomics pass on ----------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Region:
 
 def unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tuple[str, Access]] | None:
     """Return the accesses in `earlier` that did not happen before `access`, or None."""
-    epoch = access[0]
+    epoch = access.epoch
     found = None
     for operation, accesses in earlier:
         if accesses is None:
@@ -215,7 +215,7 @@ def unordered(access: Access, *earlier: tuple[str, Several | None]) -> list[tupl
         if operation == "atomic":
             known = _not_handed_over(known, epoch)
         for other in known:
-            if other[0] is not epoch and not before(other[0], epoch):
+            if other.epoch is not epoch and not before(other.epoch, epoch):
                 if found is None:
                     found = []
                 found.append((operation, other))
@@ -230,9 +230,9 @@ def _not_handed_over(atomics: list[Access], epoch: Epoch) -> list[Access]:
     """
     followed = 0  # how many atomics come before the last one that `epoch` follows
     for number, one in enumerate(atomics):
-        if one[0] is epoch or before(one[0], epoch):
+        if one.epoch is epoch or before(one.epoch, epoch):
             followed = number
-    return [one for number, one in enumerate(atomics) if number >= followed or not one[0].fenced]
+    return [one for number, one in enumerate(atomics) if number >= followed or not one.epoch.fenced]
 
 
 def together(seen: Several, access: Access, thin: int = THIN) -> Several:
@@ -250,7 +250,7 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
     """
     accesses = seen if isinstance(seen, list) else [seen]
     last = accesses[-1]
-    if last[0].thread is access[0].thread and last[2] == access[2] and last[1] is access[1]:
+    if last.epoch.thread is access.epoch.thread and last.same_instruction(access):
         accesses[-1] = access
         return accesses if len(accesses) > 1 else access
     accesses.append(access)
@@ -259,7 +259,7 @@ def together(seen: Several, access: Access, thin: int = THIN) -> Several:
         return accesses
     latest: dict[tuple, Access] = {}
     for one in accesses:  # in the order of each one's last access
-        key = one[0].thread, id(one[1]), one[2]
+        key = one.epoch.thread, id(one.code), one.instruction
         latest.pop(key, None)
         latest[key] = one
     kept: dict[tuple, dict] = {}

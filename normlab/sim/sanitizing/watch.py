@@ -89,7 +89,7 @@ class Watch:
             epoch = clock.now()
         code, instruction = frame.f_code, frame.f_lasti  # type: ignore[union-attr]
         access = epoch.accesses.get(instruction)
-        if access is None or access[1] is not code:
+        if access is None or access.code is not code:
             # The same tuple for every access of an instruction in an epoch: shadows compare with `is`, and save memory.
-            access = epoch.accesses[instruction] = (epoch, code, instruction)
+            access = epoch.accesses[instruction] = Access(epoch, code, instruction)
         return access

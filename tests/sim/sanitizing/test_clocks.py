@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normlab.sim.sanitizing.clocks import (
+    Access,
     BlockClock,
     Left,
     ThreadClock,
@@ -24,6 +25,11 @@ BLOCKS, WARPS, LANES = 3, 2, 3
 CLUSTER = 2  # blocks, the first ones
 THREADS = BLOCKS * WARPS * LANES
 CODE = (lambda: None).__code__
+
+
+def at(thread, instruction):
+    """The thread's access now."""
+    return Access(thread.now(), CODE, instruction)
 
 
 class Reference:
@@ -180,13 +186,13 @@ def test_readers_that_are_dropped_have_others_that_stand_for_them(order, writer)
     threads = [ThreadClock(blocks[i // 64], i // 32 % 2, i % 32, (i % 64, 0, 0)) for i in range(128)]
     region = Region(0, 4)
     for i in order:
-        assert region.read(0, (threads[i].now(), CODE, 0)) is None
+        assert region.read(0, at(threads[i], 0)) is None
     assert len(region.reads[0]) < 2 * THIN
     for block in blocks[writer // 64 :][
         :1
     ]:  # its own block has passed a barrier: only the other one's readers are left
         pass_barrier(block)
-    found = region.write(0, (threads[writer].now(), CODE, 2))
+    found = region.write(0, at(threads[writer], 2))
     assert {access[0].thread.block for _, access in found} == {blocks[1 - writer // 64]}
 
 
@@ -199,9 +205,9 @@ def test_of_a_team_s_readers_some_are_kept_although_the_block_has_another_team()
             thread.team = 1 + i // 128
         region = Region(0, 4)
         for thread in threads:
-            region.read(0, (thread.now(), CODE, 0))
+            region.read(0, at(thread, 0))
         meet(threads[:128])
-        found = region.write(0, (threads[0].now(), CODE, 2))
+        found = region.write(0, at(threads[0], 2))
         assert {access[0].thread.team for _, access in found} == {2}
         assert len(region.reads[0]) < 2 * THIN
 
@@ -211,7 +217,7 @@ def test_a_unit_keeps_few_accesses_however_many_threads_race_there():
     region = Region(0, 4)
     for block in blocks:
         for i in range(256):
-            region.write(0, (ThreadClock(block, i // 32, i % 32, (i, 0, 0)).now(), CODE, 0))
+            region.write(0, at(ThreadClock(block, i // 32, i % 32, (i, 0, 0)), 0))
     assert len(region.writes[0]) < 2 * THIN + KEPT**3
 
 
@@ -219,7 +225,7 @@ def test_a_region_whose_arrays_have_several_dtypes_works_in_their_common_unit():
     _, (mine, theirs) = two_blocks()
     region = Region(0, 8)
     assert list(region.units(8, 8)) == [8]
-    region.write(8, (mine.now(), CODE, 0))
+    region.write(8, at(mine, 0))
     assert list(region.units(12, 4)) == [12]
-    assert [operation for operation, _ in region.read(12, (theirs.now(), CODE, 2))] == ["write"]
-    assert region.read(16, (theirs.now(), CODE, 2)) is None
+    assert [operation for operation, _ in region.read(12, at(theirs, 2))] == ["write"]
+    assert region.read(16, at(theirs, 2)) is None
