@@ -6,8 +6,10 @@ from typing import Any
 from normlab.kernels import Problem
 from normlab.kernels.sgemm.product import ProductProblem
 from normlab.measure import files
+from normlab.stages.vector import BYTES
 
 OURS = {"input": "normlab", "output": "normlab-me"}  # what the backward starts from → its name in a record
+OTHER_VECTORS = 8  # times as far: rows of whole vectors from rows that begin in the middle of one
 
 
 def measured_lines(problem: Any, step: str) -> list[str]:
@@ -18,10 +20,10 @@ def measured_lines(problem: Any, step: str) -> list[str]:
 
 
 def _of_norm(problem: Problem) -> list[str]:
-    """Return the fractions of a copy's speed at the nearest row length, and there at the nearest number of rows."""
+    """Return the fractions of a copy's speed at the nearest shape."""
     wanted = {"direction": problem.direction, "norm": problem.norm, "dtype": problem.dtype}
     own = OURS[problem.saved if problem.direction == "backward" else "input"]
-    names = {f"norm_{problem.dtype}_h200", "norm_short_h200", "norm_long_h200"} & set(files.known())
+    names = {f"norm_{problem.dtype}_h200", "norm_short_h200", "norm_long_h200", "sweep_h200"} & set(files.known())
     alike = [
         (record["gpu"], row)
         for record in map(files.record, sorted(names))
@@ -30,7 +32,7 @@ def _of_norm(problem: Problem) -> list[str]:
     ]
     if not alike:
         return []
-    gpu, row = min(alike, key=lambda one: (_apart(one[1]["n2"], problem.n2), _apart(one[1]["n1"], problem.n1)))
+    gpu, row = min(alike, key=lambda one: _shapes_apart(problem, one[1]["n1"], one[1]["n2"]))
     fractions = {name: entry["of_copy"] for name, entry in row["contenders"].items() if entry["status"] == "ok"}
     lines = [
         f"{fractions[own]:.2f} of a copy's, {row['contenders'][own]['median_us']:,.0f} us: measured on an {gpu} at "
@@ -54,6 +56,13 @@ def _of_product(problem: ProductProblem, step: str) -> list[str]:
         f"{made['m']:,} x {made['n']:,} x {made['k']:,}, the nearest",
         f"on your GPU: normlab bench ladder sgemm --size {problem.m}x{problem.n}x{problem.k}",
     ]
+
+
+def _shapes_apart(problem: Problem, n1: int, n2: int) -> float:
+    """Return how far a shape is from a problem's."""
+    elements = BYTES // problem.itemsize
+    alike = (n2 % elements == 0) == (problem.n2 % elements == 0)
+    return _apart(n1, problem.n1) + _apart(n2, problem.n2) + (0 if alike else math.log(OTHER_VECTORS))
 
 
 def _apart(one: int, other: int) -> float:

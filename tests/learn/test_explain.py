@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 import normlab
 from normlab.cli import app
-from normlab.kernels import LADDERS, BackwardProblem, Device
+from normlab.kernels import LADDERS, BackwardProblem, Device, Problem
 from normlab.kernels.family.passes import Recording
 from normlab.kernels.plan import DEVICES, Scratch
 from normlab.kernels.step import Rung
 from normlab.learn.explain import explain
+from normlab.learn.speed import _shapes_apart
 from normlab.measure.files import record
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -268,22 +269,38 @@ def test_registers_are_the_assembler_s_where_it_is_installed():
     assert "per thread, 0 bytes of spills" in str(one)
 
 
-def test_it_says_what_was_measured_at_the_nearest_row_length():
-    for given, n2, name in (({"saved": "input"}, 4096, "normlab"), ({"saved": "output"}, 5120, "normlab-me")):
-        problem = {"norm": "rms", "dtype": "bfloat16", "n1": 64, "n2": n2 + 30, "device": "h200", **given}
-        facts = dict(explain("backward", **problem).facts())
-        lines = facts["speed"]
-        (row,) = (
-            row
-            for row in record("norm_bfloat16_h200")["rows"]
-            if (row["direction"], row["norm"], row["n2"]) == ("backward", "rms", n2)
-        )
-        entry = row["contenders"][name]
-        assert lines[0].startswith(f"{entry['of_copy']:.2f} of a copy's, {entry['median_us']:,.0f} us: measured on an")
-        assert f"at {row['n1']:,} x {n2:,}" in lines[0]
-        assert f"torch {row['contenders']['torch']['of_copy']:.2f}" in lines[1]
-        assert facts["predicted"][2].startswith("bound by launch")
-        assert lines[-1].endswith(f"--norm rms --direction backward --dtype bfloat16 --n1 64 --n2 {n2 + 30}")
+@pytest.mark.parametrize("name", ["norm_bfloat16_h200", "sweep_h200"])
+@pytest.mark.parametrize("saved", ["input", "output"])
+def test_it_says_what_was_measured_at_the_nearest_shape(name, saved):
+    """A shape that was measured, and one a little off, also of rows that begin in the middle of a vector."""
+    for row in record(name)["rows"]:
+        entry = row["contenders"].get({"input": "normlab", "output": "normlab-me"}[saved], {})
+        if (row["direction"] == "forward" and saved == "output") or entry.get("status") != "ok":
+            continue
+        asked = {key: row[key] for key in ("norm", "dtype", "n1", "n2")} | {"device": "h200", "saved": saved}
+        for n1 in (row["n1"], row["n1"] + row["n1"] // 100):
+            facts = dict(explain(row["direction"], **asked | {"n1": n1}).facts())
+            said, others, how = facts["speed"]
+            assert said.startswith(f"{entry['of_copy']:.2f} of a copy's, {entry['median_us']:,.0f} us: measured on an")
+            assert f"at {row['n1']:,} x {row['n2']:,}, the nearest" in said
+            assert f"torch {row['contenders']['torch']['of_copy']:.2f}" in others
+            shape = f"--norm {row['norm']} --direction {row['direction']} --dtype {row['dtype']}"
+            assert how.endswith(f"{shape} --n1 {n1} --n2 {row['n2']}")
+
+
+def test_rows_that_begin_within_a_vector_are_far_from_rows_that_do_not():
+    asked = {"dtype": "bfloat16", "n1": 32768, "device": "h200"}
+    for n2 in (4096, 4095):
+        problem = Problem("forward", "layer", 32768, n2, "bfloat16")
+        near, far = (_shapes_apart(problem, 32768, other) for other in (n2 - 8, n2 - 7))
+        assert near < far
+        assert far > _shapes_apart(problem, 32768 // 4, n2)
+    assert "speed" in dict(explain("forward", n2=4095, **asked).facts())
+
+
+def test_few_bytes_are_bound_by_the_launch_and_other_ladders_say_no_speed():
+    facts = dict(explain("backward", norm="rms", dtype="bfloat16", n1=64, n2=4126, device="h200").facts())
+    assert facts["predicted"][2].startswith("bound by launch")
     for ladder, options in (("forward", {"dtype": "float64"}), ("family", {})):
         assert "speed" not in dict(explain(ladder, **options).facts())
 
