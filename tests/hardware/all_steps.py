@@ -130,7 +130,9 @@ def products(m: int, n: int, k: int) -> int:
 def norms(device: Device, cluster: int) -> list[tuple]:
     """Return the norms to run, without those whose kernels come in clusters of more blocks."""
     found = (*NORMS, *one_of_each_variant(device))
-    return [one for one in found if all(w.cluster <= cluster for plan in plans(*one[:3], device) for w in plan.work)]
+    return [
+        one for one in found if all(work.cluster <= cluster for plan in plans(*one[:3], device) for work in plan.work)
+    ]
 
 
 def check(share: int, shares: int, cluster: int = 16) -> int:

@@ -298,9 +298,12 @@ def test_rows_that_begin_within_a_vector_are_far_from_rows_that_do_not():
     assert "speed" in dict(explain("forward", n2=4095, **asked).facts())
 
 
-def test_few_bytes_are_bound_by_the_launch_and_other_ladders_say_no_speed():
+def test_few_bytes_are_bound_by_the_launch():
     facts = dict(explain("backward", norm="rms", dtype="bfloat16", n1=64, n2=4126, device="h200").facts())
     assert facts["predicted"][2].startswith("bound by launch")
+
+
+def test_nothing_is_said_of_speed_where_nothing_was_measured():
     for ladder, options in (("forward", {"dtype": "float64"}), ("family", {})):
         assert "speed" not in dict(explain(ladder, **options).facts())
 

@@ -17,22 +17,22 @@ def same_lengths(names: Mapping[str, str]) -> Callable[[Any], Any]:
     """Return a decorator of a kernel under `cuda.jit`.
 
     Args:
-        names: for an argument by its name, the names of an array's lengths with spaces between. They count for arrays
-            of as many dimensions. A name stands for the same length in all arguments of a launch, which is checked.
+        names: for each argument, by its name, the names of an array's lengths, separated by spaces. An array of another
+            number of dimensions keeps its lengths. Lengths of one name are equal, which each launch checks.
     """
 
-    def name(kernel: Any) -> Any:
+    def mark(kernel: Any) -> Any:
         kernel.names_of_lengths = {argument: tuple(words.split()) for argument, words in names.items()}
         return kernel
 
-    return name
+    return mark
 
 
 def lengths_of(kernel: Any, kinds: tuple) -> list[Names]:
     """Return the names of each argument's lengths; None for a length without a name. kinds: of the arguments."""
     code, named = kernel.py_func.__code__, getattr(kernel, "names_of_lengths", {})
     found: list[Names] = []
-    for argument, kind in zip(code.co_varnames, kinds, strict=False):  # co_varnames go on with local variables
+    for argument, kind in zip(code.co_varnames, kinds, strict=False):  # after the arguments come local variables
         dimensions = kind[1] if isinstance(kind, tuple) else 0
         names = named.get(argument, ())
         found.append(names if len(names) == dimensions else (None,) * dimensions)
@@ -43,7 +43,7 @@ def first_seen(shape: tuple[int, ...], names: Names, seen: dict[str, int]) -> li
     """Return those of an array's lengths that no earlier array of the launch has, and add them to `seen`.
 
     Raises:
-        ValueError: a length has the name of another length.
+        ValueError: two lengths of one name differ.
     """
     found = []
     for length, name in zip(shape, names, strict=True):
@@ -57,7 +57,7 @@ def first_seen(shape: tuple[int, ...], names: Names, seen: dict[str, int]) -> li
 
 
 def check_lengths(kernel: Any, args: tuple) -> None:
-    """Raise ValueError if lengths of the same name differ among a launch's NumPy arrays; the simulator takes them."""
+    """Raise ValueError if lengths of one name differ among the NumPy arrays of a launch in the simulator."""
     shapes = [getattr(arg, "shape", ()) for arg in args]
     seen: dict[str, int] = {}
     for shape, names in zip(shapes, lengths_of(kernel, tuple((None, len(one)) for one in shapes)), strict=True):
