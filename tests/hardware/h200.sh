@@ -4,10 +4,11 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 out=${2:-${OUT:-.}}
-if compgen -G ".whl/*.whl" >/dev/null && [ ! -d /tmp/site ]; then
-  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
+if compgen -G ".whl/*.whl" >/dev/null && [ ! -e /tmp/installed ]; then  # not on a path: tests of the course set their own
+  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --break-system-packages .whl/*.whl
+  touch /tmp/installed
 fi
-export PYTHONPATH=/tmp/site:$PWD:$PWD/tests NORMLAB_CACHE_DIR=/tmp/normlab-cache TORCHINDUCTOR_CACHE_DIR=/tmp/inductor PYTHONUNBUFFERED=1
+export PYTHONPATH=$PWD:$PWD/tests NORMLAB_CACHE_DIR=/tmp/normlab-cache TORCHINDUCTOR_CACHE_DIR=/tmp/inductor PYTHONUNBUFFERED=1
 bench="python3 -m normlab.cli bench"
 record() { local name=$1; shift; $bench "$@" --json "$out/$name.json"; }
 
