@@ -13,7 +13,7 @@ from hardware.sweep import Task
 
 FORWARD = (1, 3, 7, 8, 15, 31, 63, 97, 100, 127, 129, 333, 520, 768, 1000, 1776, 2047, 3000, 4096, 5000, 5001, 8191)
 FORWARD += (20480, 40000)
-BACKWARD = (7, 31, 63, 100, 129, 255, 333, 520, 768, 2047, 3000, 4096, 5001)
+BACKWARD = (7, 31, 63, 100, 129, 255, 333, 520, 768, 2047, 3000, 4096, 5001, 20480, 40960, 81920, 163840)
 LARGEST_ERROR = 5e-3  # of a bfloat16 result, norm of the error over norm of the truth; rounding alone makes 1.7e-3
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from normlab.kernels import LADDERS, Device, Problem, add_norm
 from normlab.kernels.backward import layouts as backward_layouts
+from normlab.kernels.backward.between import between_for
 from normlab.kernels.backward.first_tables import GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED, edges_for
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
@@ -20,6 +21,7 @@ def test_every_row_has_a_reason():
     backward = (table_for(*sizes, kind) for sizes in HALVES_AND_SINGLES for kind in backward_layouts.KINDS)
     first = [GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED]
     first += [edges_for(size, kind) for size in (2, 4) for kind in backward_layouts.KINDS]
+    first += map(between_for, backward_layouts.KINDS)
     for row in itertools.chain(*TABLES.values(), *NARROWER.values(), *SLICES.values(), NARROW, *first, *backward):
         assert len(row.why) > 20
         assert row.vectors >= 1
@@ -60,6 +62,45 @@ def test_odd_rows_are_laid_out_by_every_row_of_their_table(norm, saved, dtype):
         assert row.why in plan.why
         found = plan.layout.rows, plan.layout.stages, plan.layout.prefetch
         assert found in ((row.rows, row.stages, row.prefetch), (1, 2, 0)), row
+
+
+def whole_rows(kind):
+    """Return the layout of rows of so many columns of 16 bits on an H200, as a function of the columns."""
+    sizes, device = (2, 2, 2), Device.named("h200")
+    return lambda n2: backward_layouts.layout_for(n2, 8, sizes, kind, device)
+
+
+@pytest.mark.parametrize("kind", [one for one in backward_layouts.KINDS if one.narrow])
+def test_rows_between_powers_of_two_are_laid_out_by_every_row_of_their_table(kind):
+    """At both ends: their stages fit beside the parameters."""
+    layout_of = whole_rows(kind)
+    for row in between_for(kind):
+        earlier = [one for one in between_for(kind)[: between_for(kind).index(row)] if one.why != row.why]
+        for n2 in (row.columns_from + 7, row.columns_up_to):
+            if not any(one.columns_from <= n2 <= one.columns_up_to for one in earlier):
+                found = layout_of(n2)
+                assert found.why == row.why, n2
+                assert found.layout[1:2] + found.layout[3:5] == (row.rows, row.stages, row.prefetch), n2
+
+
+@pytest.mark.parametrize("kind", [one for one in backward_layouts.KINDS if one.narrow])
+def test_rows_longer_than_a_power_of_two_by_a_quarter_leave_no_thread_without_columns(kind):
+    layout_of = whole_rows(kind)
+    for n2 in (20480, 40960, 81920, 163840):
+        layout = layout_of(n2).layout
+        assert layout.blocks * layout.thread_map.columns == n2
+
+
+def test_several_blocks_of_a_cluster_share_a_multiprocessor_s_registers():
+    """As many as its shared memory holds, up to 512 threads, which have 128 registers each."""
+    kinds = [one for one in backward_layouts.KINDS if one.narrow and one.weighted and one.biased]
+    kind = next(one for one in kinds if not one.memory_efficient)
+    for n2, blocks in ((20480, 6), (81920, 3), (163840, 1), (32768, 1)):
+        layout = whole_rows(kind)(n2).layout
+        assert layout.resident(kind.parameter_bytes) == blocks, n2
+        assert blocks * layout.threads <= 512
+        held = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes + 1024
+        assert blocks * held <= 228 * 1024
 
 
 @pytest.mark.parametrize(("table", "part"), [(TABLES, 1), (NARROWER, 2)], ids=["whole vectors", "half vectors"])

@@ -4,6 +4,7 @@
 otherwise, in 16 bits, as fractions of a copy.
 """
 
+from normlab.kernels.backward.between import between_for
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.tables import Candidate
 
@@ -328,7 +329,7 @@ def first_for(widest: int, kind: Kind, third: bool, alignments: int) -> tuple[Ca
         return SAMPLED
     if third:
         return SUMMED_RECOMPUTED if kind.memory_efficient else SUMMED
-    return ()
+    return between_for(kind)
 
 
 def edges_for(widest: int, kind: Kind) -> tuple[Candidate, ...]:

@@ -10,6 +10,9 @@ from normlab.kernels.words import counted
 from normlab.stages.vector import ThreadMap
 
 ACCUMULATOR_BYTES = 4  # the pipelined kernel computes in float32
+MULTIPROCESSOR_BYTES = 228 * 1024  # of shared memory, where there are clusters (9.0)
+RESERVED_BYTES = 1024  # of it that the driver takes for each block
+CLUSTERS_THREADS = 512  # of a multiprocessor, each of which has 128 registers
 
 
 class PipelineLayout(NamedTuple):
@@ -57,13 +60,17 @@ class PipelineLayout(NamedTuple):
         whole_row = self.blocks == 1  # else the last block may have far fewer columns than the others
         return self.thread_map.filled if whole_row or self.thread_map.whole else 0
 
-    @property
-    def resident(self) -> int:
-        """Return how many blocks a multiprocessor must have registers for, at least."""
+    def resident(self, parameter_bytes: int) -> int:
+        """Return how many blocks a multiprocessor must have registers for, at least.
+
+        parameter_bytes: of parameters in shared memory per column.
+        """
+        if self.blocks > 1:  # as many as shared memory holds, if each thread then has 128 registers
+            held = self.shared_bytes(parameter_bytes) + self.exchange_bytes + RESERVED_BYTES
+            return max(1, min(MULTIPROCESSOR_BYTES // held, CLUSTERS_THREADS // self.threads))
         # Without a prefetch a second block works while the first one waits. Straight-line loads took 139 registers at
         # 520 columns of bfloat16, which left room for one: 0.77 of a copy instead of 0.86 (LayerNorm, H200).
-        several = self.prefetch == 0 and self.blocks == 1 and self.threads <= 256
-        return 2 if several and not self.thread_map.whole else 1
+        return 2 if self.prefetch == 0 and self.threads <= 256 and not self.thread_map.whole else 1
 
     @property
     def alone(self) -> bool:

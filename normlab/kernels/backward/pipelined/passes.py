@@ -196,9 +196,11 @@ def second_pass(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     vectors, memory_efficient, gating = layout.thread_map.vectors, kind.memory_efficient, kind.gating is not None
     # Unrolled, rows in 16 bits take an eighth fewer instructions (689 instead of 788 at n2 = 4096) and more registers.
     # Vectors per turn of the loop. Two spilled from the output: of odd rows (31,255 columns), and of float16 (8,192).
+    # Five spilled in a cluster (float16 from the output, 20,480 columns).
+    many = kind.float16 and layout.blocks > 1 and vectors > 4
     at_once = 1
     if layout.saved_bytes == 2:
-        if layout.threads <= MOST_UNROLLED and not layout.once:
+        if layout.threads <= MOST_UNROLLED and not (layout.once or many):
             at_once = vectors
         elif (layout.alignments == 1 or not memory_efficient) and not kind.float16:
             at_once = 2 - vectors % 2  # two, or one of an odd number. Four spilled where `once` leaves 64 registers
