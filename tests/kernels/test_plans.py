@@ -598,7 +598,8 @@ def sample() -> Iterator[tuple]:
     yield "pipelined", 333, half._replace(memory_efficient="exact"), (9, 0), (200,)  # with fewer registers it spilled
     yield "pipelined", 4096, half, (9, 0), (200,)  # with four vectors at once it spilled
     yield "pipelined", 65536, half._replace(memory_efficient="exact"), (9, 0), (1,)
-    # between powers of two, with five vectors per thread: with one more row, or all vectors at once, float16 spilled
+    # between powers of two, with five vectors per thread: with other rows, or all vectors at once, they spilled
+    yield "pipelined", 20480, half._replace(memory_efficient="exact"), (9, 0), most
     yield "pipelined", 20480, Form(np.float16, np.float16, memory_efficient="exact"), (9, 0), most
     yield "pipelined", 163840, Form(np.float16, np.float16), (9, 0), most
     yield "pipelined", 262144, wide, (9, 0), (1,)
