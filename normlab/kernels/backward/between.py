@@ -111,8 +111,8 @@ RECOMPUTED_WITHOUT_BIAS = (
 RECOMPUTED_WITH_BIAS = (
     *beyond((16384, 32768), QUARTER, five_vectors(
         5120, rows=2, stages=2, prefetch=0,
-        why="0.89 of a copy at 20480 columns on an H200, before 0.66; on an H100, by twice as many blocks, 0.90, before "
-            "0.84",
+        why="0.89 of a copy at 20480 columns on an H200, before 0.66; on an H100, by twice as many blocks, 0.90, "
+            "before 0.84",
     )),
     *beyond((65536, 131072), QUARTER, five_vectors(
         10240, rows=1, stages=4, prefetch=1,
