@@ -105,7 +105,8 @@ def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     wide = saved._replace(weight=to(weight, invvar.dtype), bias=to(bias, invvar.dtype))
     once = backward_form(grad_output) is None and not in_a_graph(tensor)
     if not once or tensor.device.type != "cpu" or not tensor.numel():
-        found = composed_gradients(grad_output, wide, how)
+        grad_input, grad_weight, grad_bias = composed_gradients(grad_output, wide, how)
+        found = grad_input.contiguous(), grad_weight, grad_bias  # contiguous as by the other branches
     elif blocks.by_one_operation(grad_output, tensor, mean, invvar, how.eps, how.memory_efficient):
         found = blocks.fused(grad_output, tensor, mean, invvar, how.shape, wide.weight, wide.bias)
     else:
