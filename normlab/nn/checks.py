@@ -36,10 +36,23 @@ Function = Callable[..., Tensor]
 """The public function that was called: errors tell its name and the positions of its arguments."""
 
 
+def is_mode(memory_efficient: object) -> bool:
+    """Return True for False, True and "exact", but not for 0 and 1, which are equal to two of these."""
+    return type(memory_efficient) in (bool, str) and memory_efficient in MODES
+
+
 def check_mode(memory_efficient: object) -> None:
     """Raise ValueError unless memory_efficient is False, True or "exact"."""
-    if memory_efficient not in MODES:
+    if not is_mode(memory_efficient):
         raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
+
+
+def check_module(function: str, model: object) -> None:
+    """Raise TypeError unless a function's model is a module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{function}(): argument 'model' (position 1) must be a torch.nn.Module, not {type(model).__name__}"
+        )
 
 
 def check(
@@ -67,6 +80,11 @@ def check(
                 f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
                 f"{list(parameter.shape)} and normalized_shape = {list(shape)}"
             )
+    check_size(function, x, shape, weight)
+
+
+def check_size(function: Function, x: Tensor, shape: Shape, weight: Parameter = None) -> None:
+    """Raise PyTorch's error unless the last dimensions of x are the normalized_shape `shape`."""
     if x.shape[-len(shape) :] != shape:
         _rms_norm_tells(function, x, shape, weight)
         expected = ", ".join(["*", *map(str, shape)])

@@ -63,6 +63,7 @@ def replace_norms(
     1     LayerNorm  FusedLayerNorm, memory_efficient=True
     1 replaced, 0 switched, 0 left, 0 missed
     """
+    checks.check_module("replace_norms", model)
     checks.check_mode(memory_efficient)
     report = Report(model, memory_efficient)
     # Old norm → new norm, or the reason why it stays; itself if only its mode changes. A norm with two names has one
