@@ -155,7 +155,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
             "but got normalized_shape = []"
         )
     for position, size in enumerate(normalized_shape):
-        if type(size) is not int and not isinstance(size, torch.SymInt) and not _is_size(size):
+        if type(size) is not int and not isinstance(size, torch.SymInt) and not is_size(size):
             raise TypeError(
                 f"{argument(function, 'normalized_shape')} must be tuple of ints, "
                 f"but found element of type {type(size).__name__} at pos {position}"
@@ -163,7 +163,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
     return normalized_shape
 
 
-def _is_size(size: Any) -> bool:
+def is_size(size: Any) -> bool:
     """Return True if a value can be an int. As in PyTorch, a bool cannot."""
     try:
         index(size)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normlab.nn.checks import HALVES, not_a_tensor
+from normlab.nn.checks import HALVES, is_size, not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.private import differentiated, exporting, in_a_graph, transformed
@@ -94,7 +94,8 @@ def group_norm(
     if torch.jit.is_scripting():
         return torch.nn.functional.group_norm(input, num_groups, weight, bias, eps)
     else:
-        return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
+        groups = int(num_groups) if type(num_groups) is not int and is_size(num_groups) else num_groups  # as numpy's
+        return _norm(group_norm, Norm("group", groups, True), Given(input, None, None, weight, bias, 0.0, eps))
 
 
 def _norm(function: Any, norm: Norm, given: Given) -> Tensor:
