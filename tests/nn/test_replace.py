@@ -931,6 +931,23 @@ def test_counting_bytes_leaves_the_model_and_the_random_numbers_as_they_are():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_counting_bytes_sets_buffers_back_where_the_model_s_forward_raises():
+    model = torch_nn.Sequential(torch_nn.BatchNorm1d(8), torch_nn.Linear(4, 4))
+    report, state = replace_norms(model), copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        report.bytes_saved(torch.randn(4, 8))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_a_norm_whose_forward_is_a_builtin_stays():
+    class BuiltinNorm(torch_nn.Module):
+        forward = torch.relu
+
+    report = replace_norms(torch_nn.Sequential(BuiltinNorm(), torch_nn.LayerNorm(8)))
+    assert report.missed == [("0", BuiltinNorm, "its forward shows no input in its signature")]
+    assert [name for name, *_ in report] == ["1"]
+
+
 def accelerated(module, calls):
     """As accelerate's `add_hook_to_module` does it."""
     module._old_forward, module._hf_hook = module.forward, calls
