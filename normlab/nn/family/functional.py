@@ -94,8 +94,9 @@ def group_norm(
     if torch.jit.is_scripting():
         return torch.nn.functional.group_norm(input, num_groups, weight, bias, eps)
     else:
-        groups = int(num_groups) if type(num_groups) is not int and is_size(num_groups) else num_groups  # as numpy's
-        return _norm(group_norm, Norm("group", groups, True), Given(input, None, None, weight, bias, 0.0, eps))
+        if not isinstance(num_groups, (int, torch.SymInt)) and is_size(num_groups):  # such as numpy's ints
+            num_groups = int(num_groups)
+        return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
 
 
 def _norm(function: Any, norm: Norm, given: Given) -> Tensor:

@@ -62,7 +62,8 @@ def _compared_with_stand_ins(layer: Any, fused: Any, norms: tuple[str, ...]) -> 
     """Return why the layer must not become `fused`. Stand-ins return what makes its forward fuse the most calls."""
     others = [name for name, child in layer.named_children() if name not in norms and list(child.parameters())]
     try:
-        tried = _tried_extras(_become(_copied(layer, dict.fromkeys(others, 0)), fused), norms, others)
+        rewritten = _become(_copied(layer, dict.fromkeys(others, 0)), fused).eval()
+        tried = _tried_extras(rewritten, norms, others)
         if tried.calls < len(fused.sites):
             return tried.why or f"{tried.calls} of {len(fused.sites)} additions and norms became one call"
         return _compared(_copied(layer, tried.extras), fused, norms)
