@@ -302,7 +302,7 @@ X = torch.zeros(2, 4)
         (lambda: AddLayerNorm(4, memory_efficient="yes"), ValueError, "must be False, True or \"exact\", got 'yes'"),
         (lambda: AddRMSNorm(4, memory_efficient=1), ValueError, 'must be False, True or "exact", got 1'),
         (lambda: AddRMSNorm(4, offset=1.0, memory_efficient="exact"), ValueError, "needs an offset of 0, got 1.0"),
-        (lambda: AddLayerNorm(8.0), TypeError, "must be tuple of ints, not float"),
+        (lambda: AddLayerNorm(8.0), TypeError, "normalized_shape of a norm of x \\+ residual must be an int, got 8.0"),
         (lambda: RMSNorm(4, offset=1.0)("x"), TypeError, r"argument 'input' \(position 1\) must be Tensor, not str"),
         (lambda: head_rms_norm(X, X.long()), RuntimeError, "scalar type of Float, but got Long"),
         (lambda: head_rms_norm(X, X.double()), RuntimeError, "scalar type of Float, but got Double"),

@@ -138,8 +138,11 @@ class HeadRMSNorm(OffsetRMSNorm):
 
 
 def one_dimension(norm: str, normalized_shape: Any) -> int:
-    """Return the size of the last dimension, or raise ValueError for several dimensions. norm: in words."""
-    shape = checks.shape_of(torch.nn.functional.rms_norm, normalized_shape)
+    """Return the size of the last dimension, or raise an error for several dimensions or no size. norm: in words."""
+    shape = (normalized_shape,) if checks.is_size(normalized_shape) else normalized_shape
+    if not isinstance(shape, (tuple, list)) or not all(map(checks.is_size, shape)):
+        raise TypeError(f"the normalized_shape of {norm} must be an int, got {normalized_shape!r}")
+    shape = tuple(shape)
     if len(shape) != 1:
         raise ValueError(f"{norm} goes over the last dimension alone, got normalized_shape={shape}")
     return shape[0]
