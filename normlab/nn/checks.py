@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normlab.nn.shapes import Parameter, Shape
 
-MODES = (False, True, "exact")
+MODES, MODE_TYPES = (False, True, "exact"), (bool, str)  # the types, because 0 and 1 are equal to two modes
 # PyTorch's errors call dtypes by these names.
 FLOATS = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 NAMES = FLOATS | {
@@ -36,14 +36,9 @@ Function = Callable[..., Tensor]
 """The public function that was called: errors tell its name and the positions of its arguments."""
 
 
-def is_mode(memory_efficient: object) -> bool:
-    """Return True for False, True and "exact", but not for 0 and 1, which are equal to two of these."""
-    return type(memory_efficient) in (bool, str) and memory_efficient in MODES
-
-
 def check_mode(memory_efficient: object) -> None:
     """Raise ValueError unless memory_efficient is False, True or "exact"."""
-    if not is_mode(memory_efficient):
+    if type(memory_efficient) not in MODE_TYPES or memory_efficient not in MODES:
         raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
 
 

@@ -204,7 +204,8 @@ def _computed(
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)
     cached, pointers = _cached_launch(x, normalized_shape, weight, bias, eps, rms)
     # The cached launch's key holds all that the checks look at, so the checks need to pass only once for a key.
-    known = cached is not None and cached.checked and checks.is_mode(memory_efficient)
+    known = cached is not None and cached.checked
+    known = known and type(memory_efficient) in checks.MODE_TYPES and memory_efficient in checks.MODES
     shape: Any = normalized_shape
     if not known or type(shape) is not tuple:  # a tuple in a known call is a tuple of ints already
         shape = checks.shape_of(function, normalized_shape)
