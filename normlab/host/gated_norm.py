@@ -169,7 +169,7 @@ def _checked(
 def check_options(norm_before_gate: Any, memory_efficient: Any) -> None:
     """Raise ValueError for options that are not bools, or that do not go together."""
     for name, given in (("norm_before_gate", norm_before_gate), ("memory_efficient", memory_efficient)):
-        if given not in (False, True):
+        if type(given) is not bool:
             raise ValueError(f"{name} must be True or False, got {given!r}")
     if memory_efficient and not norm_before_gate:
         raise ValueError(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normlab.nn.shapes import Parameter, Shape
 
-MODES = (False, True, "exact")
+MODES, MODE_TYPES = (False, True, "exact"), (bool, str)  # the types, because 0 and 1 are equal to two modes
 # PyTorch's errors call dtypes by these names.
 FLOATS = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 NAMES = FLOATS | {
@@ -38,8 +38,16 @@ Function = Callable[..., Tensor]
 
 def check_mode(memory_efficient: object) -> None:
     """Raise ValueError unless memory_efficient is False, True or "exact"."""
-    if memory_efficient not in MODES:
+    if type(memory_efficient) not in MODE_TYPES or memory_efficient not in MODES:
         raise ValueError(f'memory_efficient must be False, True or "exact", got {memory_efficient!r}')
+
+
+def check_module(function: str, model: object) -> None:
+    """Raise TypeError unless a function's model is a module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(
+            f"{function}(): argument 'model' (position 1) must be a torch.nn.Module, not {type(model).__name__}"
+        )
 
 
 def check(
@@ -67,6 +75,11 @@ def check(
                 f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
                 f"{list(parameter.shape)} and normalized_shape = {list(shape)}"
             )
+    check_size(function, x, shape, weight)
+
+
+def check_size(function: Function, x: Tensor, shape: Shape, weight: Parameter = None) -> None:
+    """Raise PyTorch's error unless the last dimensions of x are the normalized_shape `shape`."""
     if x.shape[-len(shape) :] != shape:
         _rms_norm_tells(function, x, shape, weight)
         expected = ", ".join(["*", *map(str, shape)])
@@ -137,7 +150,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
             "but got normalized_shape = []"
         )
     for position, size in enumerate(normalized_shape):
-        if type(size) is not int and not isinstance(size, torch.SymInt) and not _is_size(size):
+        if type(size) is not int and not isinstance(size, torch.SymInt) and not is_size(size):
             raise TypeError(
                 f"{argument(function, 'normalized_shape')} must be tuple of ints, "
                 f"but found element of type {type(size).__name__} at pos {position}"
@@ -145,7 +158,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
     return normalized_shape
 
 
-def _is_size(size: Any) -> bool:
+def is_size(size: Any) -> bool:
     """Return True if a value can be an int. As in PyTorch, a bool cannot."""
     try:
         index(size)

@@ -1,9 +1,10 @@
 """Compare an old norm with the norm of normlab's that would replace it. Called by `normlab.nn.replace`.
 
 Copies of both norms get the same random parameters and inputs: small, ordinary, and larger than any range that norms
-clamp to. Outputs, all gradients and buffers are compared in training and in evaluation. Values are compared in float32
-or float64, where another formula shows, such as a variance with n - 1 or detached statistics. Dtypes are compared for
-every mix of float32 and a half that the old norm takes.
+clamp to. Outputs, all gradients and buffers are compared in training and in evaluation, and outputs
+of inputs with a NaN or an infinity, too. Values are compared in float32 or float64, where another formula shows, such
+as a variance with n - 1 or detached statistics. Dtypes are compared for every mix of float32 and a half that the old
+norm takes.
 """
 
 import copy
@@ -30,7 +31,10 @@ SCALES = [(1, 1), (1e-3, 1), (1e3, 1), (1e-6, 1), (1e6, 1), (0, 1), (1, 1e-3), (
 """(inputs', parameters'). Small inputs show the eps; 1e6 lies outside of float16's range, to which some norms clamp."""
 OUTLIER = 1e4
 """The factor of one value of each input. The x̂ of this value comes close to the largest x̂ that is possible."""
+NOT_FINITE = (float("nan"), float("inf"))
 TINY = 1e-7
+UNKNOWN = "it cannot be compared"
+"""How the reason begins if an old norm raises an error for each input."""
 
 Results: TypeAlias = dict[str, Tensor | None]
 
@@ -49,22 +53,31 @@ class Difference(NamedTuple):
 
 def chosen(norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
     """Return the plan that computes the norm, with the rule for its output's dtype; a reason if no plan does."""
+    found = _chosen_in(FLOAT if plans[0].rows else torch.float64, norm, plans)
+    # A forward that calls x.float() takes no float64 parameters. The family is not compared in float32 at once, because
+    # an outlier costs PyTorch's float32 norms digits.
+    alone = isinstance(found, str) and found.startswith(UNKNOWN) and not plans[0].rows
+    return _chosen_in(FLOAT, norm, plans) if alone else found
+
+
+def _chosen_in(dtype: torch.dtype, norm: torch.nn.Module, plans: list[Plan]) -> tuple[Plan, Rule] | str:
+    """Return `chosen`, by values in this dtype."""
     try:
         with torch.inference_mode(False):  # inference tensors could not be written to
-            old = _copied(norm).to(_dtype_for(plans[0])).requires_grad_()
+            old = _copied(norm).to(dtype).requires_grad_()
         with _quietly(_device(old)):
             plans = [plan if plan.eps else plan._replace(value=_measured_eps(old, plan)) for plan in plans]
             differences = []
             for plan in plans:
-                difference = _difference(old, plan)
+                difference = _difference(old, plan, dtype)
                 if difference is None:
                     return _with_rule(old, plan)
                 differences.append(difference)
             worst = max(differences, key=lambda difference: (difference.passed, -difference.off))
-            found = next((plan for plan in plans if plan.weight and _difference(old, plan, added=1.0) is None), None)
+            found = next((plan for plan in plans if plan.weight and _difference(old, plan, dtype, 1.0) is None), None)
             return worst.why if found is None else _with_offset(old, found)
     except Exception as error:
-        return f"it cannot be compared: {type(error).__name__}: {error}"
+        return f"{UNKNOWN}: {type(error).__name__}: {error}"
 
 
 @contextmanager
@@ -91,23 +104,21 @@ def _copied(norm: Any) -> Any:
     return copied
 
 
-def _dtype_for(plan: Plan) -> torch.dtype:
-    """Return the dtype to compare values in: float64 for the family, as an outlier costs PyTorch's float32 digits."""
-    return FLOAT if plan.rows else torch.float64
-
-
 def _device(norm: Any) -> torch.device:
     return next((parameter.device for parameter in norm.parameters()), torch.device("cpu"))
 
 
-def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
-    """Return the first difference between a norm and its stand-in, or None. added: a number added to the new weight."""
+def _difference(old: Any, plan: Plan, dtype: torch.dtype = FLOAT, added: float = 0.0) -> Difference | None:
+    """Return the first difference between a norm and its stand-in for inputs of a dtype, or None.
+
+    added: a number added to the new weight.
+    """
     new = made(copy.deepcopy(old), plan)
     generator = torch.Generator().manual_seed(0)
     passed, taken, refusal = 0, None, None
     inputs: tuple[Tensor, ...]
     for shape in _shapes(old, plan):
-        x = _random(shape, generator).to(_device(old), _dtype_for(plan)) + 1  # so that the mean is not 0
+        x = _random(shape, generator).to(_device(old), dtype) + 1  # so that the mean is not 0
         x.view(-1)[0] *= OUTLIER
         inputs = (x,) if plan.gate is None else (x, _random(shape, generator).to(x))
         _fill(old, new, plan, generator, 1.0, added)
@@ -125,7 +136,7 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
             return difference
         passed += 1
     if taken is None:
-        return Difference((0, 0), float("inf"), f"it cannot be compared: {type(refusal).__name__}: {refusal}")
+        return Difference((0, 0), float("inf"), f"{UNKNOWN}: {type(refusal).__name__}: {refusal}")
     for training in (True, False):
         old.train(training), new.train(training)
         for scale, parameters in SCALES:
@@ -134,6 +145,15 @@ def _difference(old: Any, plan: Plan, added: float = 0.0) -> Difference | None:
             where = f" in {mode}, inputs of {scale:g}, parameters of {parameters:g}"
             x, *gate = taken
             difference = _off(_results(old, x * scale, *gate), _results_or_error(new, x * scale, *gate), passed, where)
+            if difference is not None:
+                return difference
+            passed += 1
+        for value in NOT_FINITE:
+            x, *gate = (one.clone() for one in taken)
+            x.view(-1)[-1] = value
+            want, got = _results(old, x, *gate), _results_or_error(new, x, *gate)
+            # gradients are left out: 0 times infinity is NaN, and formulas may multiply in any order
+            difference = _off({"its output": want["its output"]}, got, passed, f" with an element of {value}")
             if difference is not None:
                 return difference
             passed += 1
@@ -151,7 +171,9 @@ def _shapes(old: Any, plan: Plan) -> list[tuple[int, ...]]:
     """
     if not plan.rows:
         channels = getattr(old, "num_features", getattr(old, "num_channels", 1))
-        return [(4, channels, 5, 3, 2)[:rank] for rank in (3, 4, 5)]  # groups of one value are all rounding
+        # The rank in the class's name comes last, because the last refusal is reported.
+        ranks = sorted((3, 4, 5), key=lambda rank: plan.own.__name__.endswith(f"{rank - 2}d"))
+        return [(4, channels, 5, 3, 2)[:rank] for rank in ranks]  # groups of one value are all rounding
     inner = _inner(old, plan)
     sizes = [size for size in range(2, 6 + len(inner)) if size not in inner][:4]
     last = [(*sizes[:leading], *inner) for leading in (1, 2, 3)]
@@ -222,11 +244,13 @@ def _off(wanted: Results, results: Results | Exception, passed: int, where: str)
             continue
         if want.shape != got.shape or want.dtype != got.dtype:
             return Difference(at, infinite, f"{name} has another shape or dtype")
-        off = torch.where(want.isnan() & got.isnan(), 0, want.double() - got.double()).abs().max().item()
+        same = (want == got) | (want.isnan() & got.isnan())
+        off = torch.where(same, 0, want.double() - got.double()).abs().max().item()
         largest = want.double().abs().nan_to_num().max().item()
         if not off <= ROUNDINGS * torch.finfo(FLOAT).eps * largest:
             said = "it computes something else" if output else f"{name} is another"
-            return Difference(at, off / max(largest, TINY), f"{said}: off by {off:.2g} on a random input{where}")
+            by = f"off by {off:.2g}" if off == off else "one of the two is not finite"
+            return Difference(at, off / max(largest, TINY), f"{said}: {by} on a random input{where}")
         if output and want.is_contiguous() and not got.is_contiguous():
             return Difference(at, infinite, "its output is contiguous, and normlab's is not")
     return None

@@ -28,8 +28,15 @@ from normlab.nn.shapes import Parameter, Shape
 Rule: TypeAlias = Literal["apex", "torch", "parameters", "input", "wider"]
 RULES: tuple[Rule, ...] = ("input", "parameters", "wider")
 """The rules that `replace_norms` tries for another library's norm."""
+NAMES = ("apex", "torch", *RULES)
 OF_PARAMETERS = ("apex", "parameters")
 OF_INPUT = ("torch", "input")
+
+
+def unknown(rule: object) -> ValueError:
+    """Return the error for a dtype_rule that is none."""
+    return ValueError(f"dtype_rule must be one of {', '.join(map(repr, NAMES))}, got {rule!r}")
+
 
 _input_rounded = False  # no ContextVar: Dynamo of PyTorch 2.13 cannot read one
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from normlab.host.arrays import TorchBackend
+from normlab.nn import checks
 from normlab.nn.counting import ColumnLists, Norm, Survey, listed_in_graph, storages
 from normlab.nn.formulas import present
 from normlab.nn.private import in_a_recomputation, version_of
@@ -99,6 +100,7 @@ def recount(model: torch.nn.Module) -> None:
     Call it after a write that PyTorch's version counters do not show, unless an optimizer's step follows. Such a write
     goes through `.data`, or is made by a collective or by a kernel of your own. Waits for the GPU.
     """
+    checks.check_module("recount", model)
     Steps.add()
     for name, storage in storages(model):
         for norm in getattr(storage, "normlab_exact", {}).values():

@@ -27,6 +27,14 @@ def output_dtype(x: Tensor, weight: Parameter, bias: Parameter) -> torch.dtype:
     return x.dtype if parameter is None else parameter.dtype
 
 
+def eps_or_default(eps: float | None, x: Tensor) -> float:
+    """Return an RMSNorm's eps; for None PyTorch's default, the machine epsilon of the sums' dtype.
+
+    x may be no tensor, which is told later.
+    """
+    return torch.finfo(accumulator(getattr(x, "dtype", torch.float32))).eps if eps is None else eps
+
+
 def inner(shape: Shape) -> tuple[int, ...]:
     """Return the dimensions that a norm goes over, counted from the last."""
     return tuple(range(-len(shape), 0))

@@ -60,8 +60,10 @@ def layer_norm(
 
     Raises:
         RuntimeError, TypeError, NotImplementedError: PyTorch's errors, in PyTorch's words.
-        ValueError: memory_efficient is not False, True or "exact".
+        ValueError: memory_efficient is not False, True or "exact", or dtype_rule is no rule.
     """
+    if dtype_rule not in dtypes.NAMES:
+        raise dtypes.unknown(dtype_rule)
     options = Options(memory_efficient, False, dtype_rule)
     return norm(layer_norm, input, normalized_shape, weight, bias, eps, options)
 
@@ -79,6 +81,8 @@ def rms_norm(
 
     eps=None means PyTorch's default: the machine epsilon of the sums' dtype, float64 for float64 and else float32.
     """
+    if dtype_rule not in dtypes.NAMES:
+        raise dtypes.unknown(dtype_rule)
     options = Options(memory_efficient, True, dtype_rule)
     return norm(rms_norm, input, normalized_shape, weight, None, eps, options)
 
@@ -193,14 +197,15 @@ def _computed(
     if not isinstance(x, Tensor):
         raise checks.not_a_tensor(function, "input", x)
     if eps is None and rms:
-        eps = torch.finfo(formulas.accumulator(x.dtype)).eps
+        eps = formulas.eps_or_default(eps, x)
     owners = weight, bias  # the caller's parameters, which the exact mode asks for changes; these below may be casts
     if rule not in dtypes.OF_PARAMETERS and x.dtype is torch.float32:
         # The kernels' output has the parameters' dtype, and these rules want float32 here.
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)
     cached, pointers = _cached_launch(x, normalized_shape, weight, bias, eps, rms)
     # The cached launch's key holds all that the checks look at, so the checks need to pass only once for a key.
-    known = cached is not None and cached.checked and memory_efficient in checks.MODES
+    known = cached is not None and cached.checked
+    known = known and type(memory_efficient) in checks.MODE_TYPES and memory_efficient in checks.MODES
     shape: Any = normalized_shape
     if not known or type(shape) is not tuple:  # a tuple in a known call is a tuple of ints already
         shape = checks.shape_of(function, normalized_shape)

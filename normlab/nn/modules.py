@@ -4,6 +4,7 @@ State dicts, initial values, pickling and everything else come from torch.nn's m
 """
 
 import warnings
+from inspect import signature
 from typing import Any
 
 import torch
@@ -26,9 +27,9 @@ class _Fused(torch.nn.Module):
     __prepare_scriptable__ = cannot_be_scripted
 
     def extra_repr(self) -> str:
-        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
-        mode = f", memory_efficient={self.memory_efficient!r}" if "made_of" in vars(self) else ""
-        return super().extra_repr() + mode
+        """Return torch.nn's text, with the memory_efficient if it is not the default or `replace_norms` has set it."""
+        shown = self.memory_efficient or "made_of" in vars(self)
+        return super().extra_repr() + (f", memory_efficient={self.memory_efficient!r}" if shown else "")
 
 
 class FusedLayerNorm(_Fused, torch.nn.LayerNorm):
@@ -108,7 +109,11 @@ class _Mixed(torch.nn.Module):
         memory_efficient: MemoryEfficient = False,
         **kwargs: Any,
     ) -> None:
-        kwargs = _with_parameters(type(self).__name__, kwargs)
+        name, known = type(self).__name__, signature(super().__init__).parameters
+        for option in kwargs:
+            if option not in known:
+                raise TypeError(f"{name}.__init__() got an unexpected keyword argument {option!r}")
+        kwargs = _with_parameters(name, kwargs)
         super().__init__(normalized_shape, eps, memory_efficient=memory_efficient, **kwargs)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 import torch._subclasses
 import torch.utils._device
+import torch.utils.checkpoint
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -30,6 +31,9 @@ def _found(path: str, otherwise: Any) -> Any:
 # There is no public function for dispatch modes: torch.overrides has function modes only.
 _dispatch_modes: Callable[[], int] = _found("_C._len_torch_dispatch_stack", lambda: 0)
 _mode_of_kind = _found("_C._get_dispatch_mode", lambda kind: None)
+_dispatch_mode_at = _found("_C._get_dispatch_stack_at", lambda index: None)
+# The modes of selective checkpoints have no public names: the first forward's, and the second's.
+_KEEPING = tuple(_found(f"utils.checkpoint._{name}TorchDispatchMode", None) for name in ("Caching", "Cached"))
 _kinds = _found("_C._TorchDispatchModeKey", None)
 _TRACERS = [getattr(_kinds, name) for name in ("PROXY", "FAKE", "FUNCTIONAL") if hasattr(_kinds, name)]
 _key_is_included = _found("_C._dispatch_tls_is_dispatch_key_included", lambda key: False)
@@ -111,6 +115,11 @@ def untraced() -> bool:
     """Return True if no tracer, transform or dispatch mode is active. A cached launch would bypass any of them."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or _dispatch_modes() or _traced_before_autograd()
     return not (traced or transformed())
+
+
+def results_are_kept() -> bool:
+    """Return True in the forwards of a selective checkpoint, which may keep each result and refuses writes into it."""
+    return any(type(_dispatch_mode_at(index)) in _KEEPING for index in range(_dispatch_modes()))
 
 
 def function_mode_active() -> bool:

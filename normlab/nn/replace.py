@@ -63,6 +63,7 @@ def replace_norms(
     1     LayerNorm  FusedLayerNorm, memory_efficient=True
     1 replaced, 0 switched, 0 left, 0 missed
     """
+    checks.check_module("replace_norms", model)
     checks.check_mode(memory_efficient)
     report = Report(model, memory_efficient)
     # Old norm → new norm, or the reason why it stays; itself if only its mode changes. A norm with two names has one
@@ -175,8 +176,11 @@ def _over_either_dimension(plan: Plan) -> list[Plan]:
 
 
 def _inputs(old: Any) -> list[Parameter]:
-    """Return the parameters of the class's forward, without self."""
-    return list(signature(type(old).forward).parameters.values())[1:]
+    """Return the parameters of the class's forward, without self; none if it is a builtin without a signature."""
+    try:
+        return list(signature(type(old).forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return []
 
 
 def _keyword(old: Any) -> str:
@@ -218,6 +222,8 @@ def _obstacle(old: Any, gated: bool) -> str | None:
     for name, value in vars(old).items():  # by pruning or weight_norm, which make it before every forward
         if isinstance(value, torch.Tensor):
             return f"its {name} is no parameter"
+    if any(type(one).__name__ == "DTensor" for one in old.parameters()):  # importing the type takes up to 0.4 s
+        return "its parameters are DTensors, which FSDP2 gathers in this module: replace norms before fully_shard"
     if has_its_own_forward(old):
         return "its forward is one of its own, not its class's"
     usual = ("running_mean", "running_var", "num_batches_tracked") if isinstance(old, _NormBase) else ()
@@ -232,7 +238,10 @@ def _obstacle(old: Any, gated: bool) -> str | None:
 
 
 def _takes_more(old: Any) -> str:
-    return f"its forward takes more than an input: {', '.join(map(str, _inputs(old)))}"
+    inputs = _inputs(old)
+    if not inputs:
+        return "its forward shows no input in its signature"
+    return f"its forward takes more than an input: {', '.join(map(str, inputs))}"
 
 
 def _unrecognised(old: Any) -> str:

@@ -70,14 +70,14 @@ class Report(list[tuple[str, type, type]]):
                 saved[StorageWeakRef(storage)] = storage.nbytes()
                 return tensor
 
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                output = model(*inputs, **named)
-            total = sum(size for storage, size in saved.items() if storage not in known)
-        del output
-        with torch.no_grad():
-            for buffer, value in buffers:  # as batch norm's running statistics
-                buffer.copy_(value)
-        return total
+            try:
+                with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                    output = model(*inputs, **named)  # noqa: F841  # lives until the saved storages are counted
+                return sum(size for storage, size in saved.items() if storage not in known)
+            finally:
+                with torch.no_grad():
+                    for buffer, value in buffers:  # as batch norm's running statistics
+                        buffer.copy_(value)
 
     def __str__(self) -> str:
         """Return the table: a row for each norm, then how many norms were replaced, switched, left and missed."""

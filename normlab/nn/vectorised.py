@@ -23,7 +23,7 @@ from normlab.nn.formulas import (
     statistics,
     to,
 )
-from normlab.nn.private import backward_form, in_a_graph
+from normlab.nn.private import backward_form, in_a_graph, results_are_kept
 from normlab.nn.shapes import Gradients, How, Owners, Parameter, Saved, Shape, Statistic
 
 
@@ -37,7 +37,8 @@ def forward(
     """
     wide, dtype = accumulator(x.dtype), output_dtype(x, weight, bias)
     gamma, beta = to(weight, wide), to(bias, wide)
-    if x.device.type == "cpu" and x.numel() and (rms or x.dtype != wide or dtype != wide):
+    in_blocks = x.device.type == "cpu" and x.numel() and (rms or x.dtype != wide or dtype != wide)
+    if in_blocks and not results_are_kept():  # blocks write into their results
         if x.dtype == dtype and not rms:
             ones = torch.ones(shape, dtype=wide, device=x.device)  # float32 parameters get float32 statistics from ATen
             found = torch.native_layer_norm(x, shape, ones if gamma is None else gamma, beta, eps)
@@ -69,9 +70,9 @@ def columns_at_risk(
         spread = _spread(invvar, eps)
         size = torch.ones((), dtype=wide, device=device) if weight is None else weight.to(wide).abs()
         if weight is not None:
-            risky |= (size < eps) | (size * spread < torch.finfo(output.dtype).smallest_normal)
+            risky = (size < eps) | (size * spread < torch.finfo(output.dtype).smallest_normal)
         if bias is not None:
-            risky |= bias.to(wide).abs() > RATIO * (size * spread)
+            risky = risky | (bias.to(wide).abs() > RATIO * (size * spread))
     return risky.flatten().nonzero().flatten().to(torch.int32)
 
 
@@ -105,7 +106,8 @@ def backward(grad_output: Tensor, saved: Saved, how: How) -> Gradients:
     wide = saved._replace(weight=to(weight, invvar.dtype), bias=to(bias, invvar.dtype))
     once = backward_form(grad_output) is None and not in_a_graph(tensor)
     if not once or tensor.device.type != "cpu" or not tensor.numel():
-        found = composed_gradients(grad_output, wide, how)
+        grad_input, grad_weight, grad_bias = composed_gradients(grad_output, wide, how)
+        found = grad_input.contiguous(), grad_weight, grad_bias  # contiguous as by the other branches
     elif blocks.by_one_operation(grad_output, tensor, mean, invvar, how.eps, how.memory_efficient):
         found = blocks.fused(grad_output, tensor, mean, invvar, how.shape, wide.weight, wide.bias)
     else:

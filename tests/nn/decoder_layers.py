@@ -188,3 +188,64 @@ class PostNormLayer(LlamaLayer):
         hidden_states = self.mlp(hidden_states)
         hidden_states = self.input_layernorm(hidden_states)
         return residual + hidden_states
+
+
+class Mixer(nn.Module):
+    """Returns a tensor, or a tuple of a tensor and `extra` times None."""
+
+    def __init__(self, size, extra=0):
+        super().__init__()
+        self.linear, self.extra = nn.Linear(size, size), extra
+
+    def forward(self, x):
+        return (self.linear(x), *[None] * self.extra) if self.extra else self.linear(x)
+
+
+class ManyModulesLayer(nn.Module):
+    """Its attention and its MLP are not modules of their own; two modules that add to one sum return tuples."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.RMSNorm(size), nn.RMSNorm(size)
+        self.q, self.k, self.v, self.gate, self.down = (Mixer(size) for _ in range(5))
+        self.o, self.other, self.up = Mixer(size, 1), Mixer(size, 1), Mixer(size, 2)
+
+    def forward(self, x):
+        residual = x
+        x = self.ln_1(x)
+        x = residual + self.o(torch.sigmoid(self.q(x) * self.k(x)) * self.v(x))[0] + self.other(x)[0]
+        residual = x
+        x = self.ln_2(x)
+        up, _, _ = self.up(x)
+        return residual + self.down(torch.sigmoid(self.gate(x)) * up)
+
+
+class LoopLayer(ManyModulesLayer):
+    def forward(self, x):
+        for mixer in (self.q, self.k, self.v):
+            x = x + mixer(x)
+            normalised = self.ln_1(x)
+            x = x + torch.sigmoid(normalised)
+        return x
+
+
+class PrivateNameLayer(ManyModulesLayer):
+    twice = 2
+    Number = int
+
+    def __init__(self, size):
+        super().__init__(size)
+        self.__factor = 0.5
+
+    def forward(self, x, times: Number = twice, *, less=twice):
+        """Has a name that Python mangles, names of the class's body, and text in column 0:
+        text
+        """
+        residual = x
+        x = self.ln_1(x)
+        return residual + self.q(x) * self.__factor * times / less
+
+
+class RefusingSubclasses(LlamaLayer):
+    def __init_subclass__(cls, **options):
+        raise ValueError("final")

@@ -77,6 +77,10 @@ def main(rank: int, world: int, file: str, device: str) -> None:
     for got in ([parameter.grad for parameter in parallel.parameters()], whole):
         for one, other in zip(got, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    late = fully_shard(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)).to(device), mesh=mesh)
+    ((name, _, why),) = nn.replace_norms(late).left
+    assert (name, why.split(":")[1]) == ("1", " replace norms before fully_shard")
+    late(mine).sum().backward()
     hold_sequence_parallel(mesh, rank, batch)
     dist.destroy_process_group()
 

@@ -13,6 +13,7 @@ import normlab.nn
 from normlab.nn import (
     AddLayerNorm,
     AddRMSNorm,
+    GatedRMSNorm,
     HeadRMSNorm,
     RMSNorm,
     add_layer_norm,
@@ -295,6 +296,18 @@ X = torch.zeros(2, 4)
         (lambda: add_rms_norm(X, X, memory_efficient="yes"), ValueError, "must be False, True or \"exact\", got 'yes'"),
         (lambda: add_rms_norm(X, X, offset=1.0, memory_efficient="exact"), ValueError, "needs an offset of 0, got 1.0"),
         (lambda: add_rms_norm(X, X, dropout=1.5), ValueError, "between 0 and 1, but got 1.5"),
+        (lambda: add_rms_norm(X, X, dropout="0.1"), TypeError, "dropout must be float, not str"),
+        (lambda: AddRMSNorm(4, dropout="0.1"), TypeError, "dropout must be float, not str"),
+        (lambda: AddLayerNorm(4, dropout=2), ValueError, "between 0 and 1, but got 2"),
+        (lambda: AddLayerNorm(4, memory_efficient="yes"), ValueError, "must be False, True or \"exact\", got 'yes'"),
+        (lambda: AddRMSNorm(4, memory_efficient=1), ValueError, 'must be False, True or "exact", got 1'),
+        (lambda: AddRMSNorm(4, offset=1.0, memory_efficient="exact"), ValueError, "needs an offset of 0, got 1.0"),
+        (lambda: AddLayerNorm(8.0), TypeError, "normalized_shape of a norm of x \\+ residual must be an int, got 8.0"),
+        (lambda: RMSNorm(4, offset=1.0)("x"), TypeError, r"argument 'input' \(position 1\) must be Tensor, not str"),
+        (lambda: head_rms_norm(X, X.long()), RuntimeError, "scalar type of Float, but got Long"),
+        (lambda: head_rms_norm(X, X.double()), RuntimeError, "scalar type of Float, but got Double"),
+        (lambda: head_rms_norm(X.bfloat16(), X.half()), RuntimeError, "scalar type of BFloat16, but got Half"),
+        (lambda: head_rms_norm(X, X, offset="1"), TypeError, "'offset'"),
         (lambda: head_rms_norm(X, torch.ones(3, 4)), RuntimeError, r"shape \(head_dim,\) or \(heads, head_dim\)"),
         (lambda: head_rms_norm(None), TypeError, r"head_rms_norm\(\): argument 'x' \(position 1\)"),
         (lambda: AddRMSNorm((3, 4)), ValueError, "over the last dimension alone"),
@@ -305,6 +318,56 @@ X = torch.zeros(2, 4)
 def test_a_wrong_argument_is_told_before_anything_is_computed(call, error, said):
     with pytest.raises(error, match=said):
         call()
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (AddRMSNorm, 2),
+        (AddLayerNorm, 2),
+        (HeadRMSNorm, 1),
+        (lambda size, **options: HeadRMSNorm(size, heads=3, **options), 1),
+        (lambda size, **options: RMSNorm(size, offset=1.0, **options), 1),
+    ],
+    ids=["add rms", "add layer", "head", "heads", "offset"],
+)
+def test_a_module_without_a_weight_takes_its_own_size_alone(make, inputs):
+    module = make(8, elementwise_affine=False)
+    module(*[torch.zeros(2, 3, 8)] * inputs)
+    for shape in ((2, 3, 16), (2, 3, 1), (2, 2, 4), ()):
+        with pytest.raises((RuntimeError, ValueError), match=r"normalized_shape|dimension"):
+            module(*[torch.zeros(shape)] * inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    "make", [AddRMSNorm, HeadRMSNorm, GatedRMSNorm, lambda *given, **named: RMSNorm(*given, **named, offset=1.0)]
+)
+def test_without_an_eps_it_is_that_of_torch_s_norm(make, dtype):
+    module = make(8, None, dtype=dtype)
+    torch.nn.init.ones_(module.weight)
+    x = torch.full((2, 8), 2e-4 if dtype != torch.float64 else 1e-8, dtype=dtype)
+    found = module(*[x, torch.ones_like(x)][: 2 if isinstance(module, (AddRMSNorm, GatedRMSNorm)) else 1])
+    if isinstance(module, AddRMSNorm):
+        found, x = found
+    want = torch.nn.RMSNorm(8, None, dtype=dtype)(x)
+    if isinstance(module, GatedRMSNorm):
+        want = want * torch.nn.functional.silu(torch.ones_like(x))
+    torch.testing.assert_close(found, want * 2 if type(module) is RMSNorm else want)
+
+
+def test_autocast_rounds_a_weight_per_head_as_it_rounds_another():
+    x, weight = torch.randn(2, 3, 4), torch.randn(3, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert head_rms_norm(x, weight).dtype == head_rms_norm(x, weight[0]).dtype == torch.bfloat16
+
+
+def test_a_module_shows_the_options_that_are_not_the_defaults():
+    assert repr(AddRMSNorm(4)) == "AddRMSNorm((4,), eps=1e-06, elementwise_affine=True)"
+    shown = repr(AddRMSNorm(4, offset=1.0, dropout=0.1, memory_efficient=True))
+    assert shown.endswith("=True, offset=1.0, dropout=0.1, memory_efficient=True)")
+    assert repr(AddLayerNorm(4, memory_efficient="exact")).endswith(", memory_efficient='exact')")
+    assert repr(HeadRMSNorm(4, offset=1.0)).endswith(", offset=1.0)")
 
 
 def test_a_torch_function_of_a_tensor_gets_the_call():

@@ -95,7 +95,7 @@ def test_dtypes_and_devices():
     )
 
 
-@pytest.mark.parametrize("mode", ["Exact", None, 2, 0.5])
+@pytest.mark.parametrize("mode", ["Exact", None, 1, 2, 0.5])
 def test_another_memory_efficient_is_named(mode):
     with pytest.raises(ValueError, match='memory_efficient must be False, True or "exact", got '):
         nn.fused_layer_norm(X, 4, memory_efficient=mode)
@@ -105,6 +105,23 @@ def test_another_mode_is_refused_when_a_module_is_made():
     for module in (nn.FusedLayerNorm, nn.FusedRMSNorm):
         with pytest.raises(ValueError, match="memory_efficient must be False, True or \"exact\", got 'exactly'"):
             module(4, memory_efficient="exactly")
+
+
+def test_an_option_or_a_model_that_is_none_is_named():
+    for function in (nn.layer_norm, nn.rms_norm):
+        assert told(lambda function=function: function(X, 4, dtype_rule="foo")) == (
+            ValueError,
+            "dtype_rule must be one of 'apex', 'torch', 'input', 'parameters', 'wider', got 'foo'",
+        )
+    for function in (nn.replace_norms, nn.recount):
+        kind, text = told(function, 5)
+        assert (kind, text) == (
+            TypeError,
+            f"{function.__name__}(): argument 'model' (position 1) must be a torch.nn.Module, not int",
+        )
+    for kind in (nn.MixedFusedLayerNorm, nn.MixedFusedRMSNorm):
+        want = TypeError, f"{kind.__name__}.__init__() got an unexpected keyword argument 'foo'"
+        assert told(lambda kind=kind: kind(8, foo=1)) == want
 
 
 def test_a_number_of_numpy_s_is_an_eps():

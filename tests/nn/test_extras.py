@@ -1,6 +1,7 @@
 """What norms of x + residual, gated and modulated norms promise alike in PyTorch: derivatives, graphs, transforms."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from nn import test_add_norm as add
 from nn import test_gated_norm as gated
 from nn import test_modulated_norm as modulated
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normlab.nn import (
     AddLayerNorm,
@@ -115,6 +117,36 @@ def test_compiled_in_one_graph_it_has_the_same_bits(extra):
 @EACH
 def test_the_operators_keep_what_pytorch_asks_of_operators(extra):
     torch.library.opcheck(extra.operator, (*extra.drawn(torch.float32), *extra.options))
+
+
+class FakesChecked(TorchDispatchMode):
+    """Compares the shapes, strides and dtypes of normlab's operators with those of their fakes, in each call."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "normlab":
+            torch.library.opcheck(function, args, kwargs, test_utils=("test_schema", "test_faketensor"))
+        return function(*args, **(kwargs or {}))
+
+
+@EACH
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (0, 2, 1, 3), (0, 1, 3, 2)], ids=str)
+@pytest.mark.parametrize("strided", ["inputs", "gradients"])
+def test_results_and_gradients_are_contiguous_as_the_operators_fakes_promise(extra, strided, order):
+    def in_memory(one):
+        """The same tensor with its dimensions in another order in memory, if it has two or four."""
+        there = {4: order, 2: (1, 0)}.get(one.dim(), range(one.dim()))
+        return one.detach().permute(*there).contiguous().permute(*torch.tensor(there).argsort().tolist())
+
+    given = extra.drawn(torch.float32, (2, 3, 4, 6))
+    if strided == "inputs":
+        given = [in_memory(one).requires_grad_() for one in given]
+    with FakesChecked():
+        by_operator = [one for one in extra.operator(*given, *extra.options) if one.requires_grad]
+    for outputs in (results(extra.function(*given)), by_operator):
+        grads = [in_memory(one) if strided == "gradients" else torch.ones_like(one) for one in outputs]
+        with FakesChecked() if outputs is by_operator else nullcontext():
+            found = torch.autograd.grad(outputs, given, grads)
+        assert all(one.is_contiguous() for one in (*outputs, *found))
 
 
 @MODULES

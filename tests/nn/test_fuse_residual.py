@@ -1,6 +1,7 @@
 """replace_norms(fuse_residual=True): layers whose additions and norms are one call, and layers that stay."""
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -14,9 +15,13 @@ from nn.decoder_layers import (
     GemmaRMSNorm,
     LlamaLayer,
     LlamaRMSNorm,
+    LoopLayer,
+    ManyModulesLayer,
     MixtureLayer,
     PostNormLayer,
     PreLayerNormLayer,
+    PrivateNameLayer,
+    RefusingSubclasses,
     WithACallOfItsOwn,
     WritingIntoTheResidual,
 )
@@ -27,7 +32,7 @@ from torch.utils.checkpoint import checkpoint
 from normlab import nn
 from normlab.nn import replace_norms
 from normlab.nn.add_norm.saving import gamma_of
-from normlab.nn.stream import calls
+from normlab.nn.stream import calls, compare
 
 MODES = [False, True, "exact"]
 LAYERS = {
@@ -36,6 +41,9 @@ LAYERS = {
     GemmaLayer: (("input_layernorm", "passed"), ("pre_feedforward_layernorm", "added")),
     MixtureLayer: (("post_attention_layernorm", "added"),),
     WithACallOfItsOwn: (("input_layernorm", "passed"), ("post_attention_layernorm", "added")),
+    ManyModulesLayer: (("ln_1", "passed"), ("ln_2", "added")),
+    LoopLayer: (("ln_1", "added"),),
+    PrivateNameLayer: (("ln_1", "passed"),),
 }
 
 
@@ -93,7 +101,7 @@ def test_a_fused_layer_has_the_results_and_gradients_of_the_layer_before(kind, m
     assert isinstance(model[0], kind)
     for training in (True, False):
         close(results(model.train(training), x), results(old.train(training), x))
-    assert fused_calls(model(x)) == 2 * len(LAYERS[kind])
+    assert fused_calls(model(x)) == 2 * len(LAYERS[kind]) * (3 if kind is LoopLayer else 1)
     with torch.no_grad():
         close(model(x), old(x))
 
@@ -309,6 +317,66 @@ def test_a_forward_of_the_layer_s_own_or_without_a_source_stays():
         "the source of its forward is not at hand",
         "its forward is one of its own, not its class's",
     ]
+
+
+def test_a_comparison_runs_a_layer_a_few_times_for_each_of_its_modules(monkeypatch):
+    runs, right = [], compare._results
+    monkeypatch.setattr(compare, "_results", lambda *given: runs.append(given) or right(*given))
+    assert len(replace_norms(drawn(ManyModulesLayer), fuse_residual=True).fused) == 2
+    assert len(runs) < 200  # of 3 to the power of 8 combinations
+
+
+def decorated(forward):
+    @functools.wraps(forward)
+    def wrapper(*given):
+        return forward(*given) * 2
+
+    return wrapper
+
+
+def test_a_decorated_forward_is_decorated_again_or_stays():
+    def local(forward):
+        return decorated(forward)
+
+    class Decorated(LlamaLayer):
+        @decorated
+        def forward(self, x):
+            residual = x
+            x = self.input_layernorm(x)
+            return residual + self.mlp(x)
+
+    class LocallyDecorated(LlamaLayer):
+        @local
+        def forward(self, x):
+            residual = x
+            x = self.input_layernorm(x)
+            return residual + self.mlp(x)
+
+    class Wrapped(LlamaLayer):
+        def forward(self, x):
+            residual = x
+            x = self.input_layernorm(x)
+            return residual + self.mlp(x)
+
+        forward = decorated(forward)
+
+    model, x = torch_nn.Sequential(*(kind(8) for kind in (Decorated, LocallyDecorated, Wrapped))), drawn_input()
+    old = copy.deepcopy(model)
+    report = replace_norms(model, fuse_residual=True)
+    assert [name for name, *_ in report.fused] == ["0"]
+    assert [why for *_, why in report.unfused] == [
+        "its forward's decorators cannot be applied again: NameError: name 'local' is not defined",
+        "its forward is wrapped in a function that is none of its decorators",
+    ]
+    close(results(model, x), results(old, x))
+
+
+def test_a_class_that_refuses_subclasses_stays_with_its_norms_replaced():
+    model, x = drawn(RefusingSubclasses), drawn_input()
+    old = copy.deepcopy(model)
+    report = replace_norms(model, fuse_residual=True)
+    assert [why for *_, why in report.unfused] == ["its class cannot be rewritten: ValueError: final"] * 2
+    close(results(model, x), results(old, x))
 
 
 def test_fusing_again_fuses_nothing_more_and_another_mode_is_taken():

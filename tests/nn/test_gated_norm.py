@@ -144,11 +144,23 @@ X = torch.zeros(2, 4)
         ),
         (lambda: GatedRMSNorm(4, norm_before_gate=False, memory_efficient=True), ValueError, "needs norm_before_gate"),
         (lambda: GatedRMSNorm((3, 4)), ValueError, "a gated norm goes over the last dimension alone"),
+        (lambda: GatedRMSNorm(4, memory_efficient=1), ValueError, "memory_efficient must be True or False, got 1"),
+        (
+            lambda: GatedRMSNorm(8, elementwise_affine=False)(X, X),
+            RuntimeError,
+            r"normalized_shape=\[8\], expected input with shape \[\*(, )?8\]",
+        ),
     ],
 )
 def test_a_wrong_argument_is_told_before_anything_is_computed(call, error, said):
     with pytest.raises(error, match=said):
         call()
+
+
+def test_a_module_shows_the_options_that_are_not_the_defaults():
+    assert repr(GatedRMSNorm(4)) == "GatedRMSNorm((4,), eps=1e-06, elementwise_affine=True)"
+    assert repr(GatedRMSNorm(4, norm_before_gate=False)).endswith("=True, norm_before_gate=False)")
+    assert repr(GatedRMSNorm(4, memory_efficient=True)).endswith(", memory_efficient=True)")
 
 
 def test_a_torch_function_of_a_tensor_gets_the_call():

@@ -75,6 +75,13 @@ def test_parameters_that_are_slices_of_a_projection_are_differentiated(run_by):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_compiled_for_one_row_per_sample_the_shift_s_gradient_has_memory_of_its_own():
+    given = drawn(torch.float32, (3, 24))
+    output = torch.compile(modulated_layer_norm, fullgraph=True, backend="aot_eager")(*given)
+    for mine, theirs in zip(gradients(output, given), gradients(modulated_layer_norm(*given), given), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def test_a_module_is_copied_pickled_and_shown():
     given = [one.detach() for one in drawn(torch.float32)]
     module = ModulatedLayerNorm(eps=EPS)

@@ -95,6 +95,34 @@ class OutsideRMSNorm(LlamaRMSNorm):
         return hidden / (hidden.pow(2).mean(-1, keepdim=True).sqrt() + self.variance_epsilon) * self.weight
 
 
+class FiniteLayerNorm(torch_nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x).nan_to_num()
+
+
+class WithoutInfinitiesRMSNorm(LlamaRMSNorm):
+    def forward(self, hidden):
+        return super().forward(torch.where(hidden.isinf(), 0, hidden))
+
+
+class GroupNorm32(torch_nn.GroupNorm):
+    """As in many diffusion models: always in float32. It takes no float64 parameters."""
+
+    def forward(self, x):
+        return super().forward(x.float()).type(x.dtype)
+
+
+class BatchNorm32(torch_nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x.float()).type(x.dtype)
+
+
+class RaisingBatchNorm(torch_nn.BatchNorm2d):
+    def forward(self, x):
+        self._check_input_dim(x)
+        raise NotImplementedError("not yet")
+
+
 class GatedRMSNorm(LlamaRMSNorm):
     def forward(self, hidden, gate):
         return super().forward(hidden) * gate
@@ -929,6 +957,44 @@ def test_counting_bytes_leaves_the_model_and_the_random_numbers_as_they_are():
     assert [type(one) for one in model] == kinds
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_counting_bytes_sets_buffers_back_where_the_model_s_forward_raises():
+    model = torch_nn.Sequential(torch_nn.BatchNorm1d(8), torch_nn.Linear(4, 4))
+    report, state = replace_norms(model), copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        report.bytes_saved(torch.randn(4, 8))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_a_norm_whose_forward_is_a_builtin_stays():
+    class BuiltinNorm(torch_nn.Module):
+        forward = torch.relu
+
+    report = replace_norms(torch_nn.Sequential(BuiltinNorm(), torch_nn.LayerNorm(8)))
+    assert report.missed == [("0", BuiltinNorm, "its forward shows no input in its signature")]
+    assert [name for name, *_ in report] == ["1"]
+
+
+def test_what_a_norm_does_with_nan_and_infinities_is_seen():
+    report = replace_norms(block(finite=FiniteLayerNorm(8), without=WithoutInfinitiesRMSNorm(8)))
+    assert [why for *_, why in report.left] == [
+        f"it computes something else: one of the two is not finite on a random input with an element of {value}"
+        for value in ("nan", "inf")
+    ]
+
+
+def test_norms_that_compute_in_float32_alone_are_replaced():
+    model, x = torch_nn.Sequential(GroupNorm32(2, 6), BatchNorm32(6), GroupNorm32(1, 6)), torch.randn(4, 6, 3, 2)
+    old = copy.deepcopy(model)
+    assert [name for name, *_ in replace_norms(model)] == ["0", "1", "2"]
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.testing.assert_close(model(x.to(dtype)), old(x.to(dtype)))
+
+
+def test_the_refusal_of_an_input_of_the_right_rank_is_reported():
+    ((_, _, why),) = replace_norms(torch_nn.Sequential(RaisingBatchNorm(6))).left
+    assert why == "it cannot be compared: NotImplementedError: not yet"
 
 
 def accelerated(module, calls):

@@ -2,6 +2,7 @@
 
 import weakref
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from nn.norms import MODES, at_risk, hold_to_bounds, tensor, through_torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from normlab import nn
 from normlab.nn import blocks, vectorised
@@ -205,3 +207,17 @@ def test_no_rows_give_gradients_of_zero(memory_efficient):
         norm(x).sum().backward()
         assert x.grad.shape == (0, 3)
         assert not norm.weight.grad.any()
+
+
+@pytest.mark.parametrize("mode", [False, True, "exact"])
+@pytest.mark.parametrize("kind", [nn.FusedLayerNorm, nn.FusedRMSNorm])
+def test_a_selective_checkpoint_may_keep_the_result_of_each_operation(kind, mode):
+    norm, x = kind(8, memory_efficient=mode), torch.randn(4, 8, requires_grad=True)
+    with torch.no_grad():
+        norm.weight[1] = 0.5 if mode is True else 0
+    want = norm(x)
+    keeping = partial(create_selective_checkpoint_contexts, lambda *_, **__: CheckpointPolicy.MUST_SAVE)
+    got = checkpoint(norm, x, use_reentrant=False, context_fn=keeping)
+    assert torch.equal(got, want)
+    for one, other in zip(*(torch.autograd.grad(y.square().sum(), [x, norm.weight]) for y in (got, want)), strict=True):
+        torch.testing.assert_close(one, other)

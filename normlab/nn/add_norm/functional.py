@@ -15,7 +15,7 @@ the output then has; x and the residual stay as they are.
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from normlab.nn import functional as rows
 from normlab.nn.add_norm import autograd, operators, vectorised
 from normlab.nn.add_norm.how import AddHow
 from normlab.nn.dtypes import parameters_in_autocast
-from normlab.nn.formulas import accumulator
+from normlab.nn.formulas import accumulator, eps_or_default
 from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
 from normlab.nn.shapes import MemoryEfficient, Parameter
 
@@ -70,7 +70,7 @@ def add_rms_norm(
     x: Tensor,
     residual: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-6,
+    eps: float | None = 1e-6,
     *,
     offset: float = 0.0,
     dropout: float = 0.0,
@@ -78,16 +78,17 @@ def add_rms_norm(
 ) -> tuple[Tensor, Tensor]:
     """Return (output, new_residual) as `add_layer_norm`, with the RMSNorm in place of the LayerNorm.
 
+    eps: None means PyTorch's default, as in `normlab.nn.rms_norm`.
     offset: gamma is weight + offset. Gemma's norms have an offset of 1. With an offset there is no "exact".
     """
     if has_torch_function_variadic(x, residual, weight):
         given, options = (x, residual, weight), _options(dropout, memory_efficient)
         return handle_torch_function(add_rms_norm, given, *given, eps, offset=offset, **options)
-    how = AddHow(eps, True, offset, memory_efficient)
+    how = AddHow(eps_or_default(eps, residual), True, offset, memory_efficient)
     return normalised(add_rms_norm, x, residual, weight, None, how, dropout)
 
 
-def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
+def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float | None = 1e-6, *, offset: float = 0.0) -> Tensor:
     """Return the RMSNorm of each head, as models normalise queries and keys before attention.
 
     Args:
@@ -106,12 +107,17 @@ def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *,
     """
     if has_torch_function_variadic(x, weight):
         return handle_torch_function(head_rms_norm, (x, weight), x, weight, eps, offset=offset)
+    eps = eps_or_default(eps, x)
     if isinstance(weight, Tensor) and isinstance(x, Tensor) and weight.dim() == 2:
         if weight.shape != x.shape[-2:]:
             raise RuntimeError(
                 f"Expected weight to be of shape (head_dim,) or (heads, head_dim), but got weight of shape "
                 f"{list(weight.shape)} and x of shape {list(x.shape)}"
             )
+        checks.check_kinds(head_rms_norm, x, weight, None)
+        _check_offset(head_rms_norm, offset)
+        if autocasts(x):
+            weight = cast(Tensor, parameters_in_autocast(x, x.shape[-1:], weight, None)[0])
         wide = accumulator(x.dtype)
         ones = torch.ones(x.shape[-1:], dtype=wide, device=x.device)  # with their dtype the output is not rounded
         with torch.autocast(x.device.type, enabled=False):
@@ -120,9 +126,10 @@ def head_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *,
     return normalised(head_rms_norm, x, None, weight, None, AddHow(eps, True, offset, False))[0]
 
 
-def offset_rms_norm(x: Tensor, weight: Tensor | None, eps: float, offset: float) -> Tensor:
+def offset_rms_norm(x: Tensor, weight: Tensor | None, eps: float | None, offset: float) -> Tensor:
     """Return the RMSNorm of x over the last dimension with gamma = weight + offset. `RMSNorm` calls it."""
-    return normalised(add_rms_norm, x, None, weight, None, AddHow(eps, True, offset, False))[0]
+    how = AddHow(eps_or_default(eps, x), True, offset, False)
+    return normalised(add_rms_norm, x, None, weight, None, how)[0]
 
 
 def normalised(
@@ -140,6 +147,7 @@ def normalised(
     """
     if not torch.jit.is_tracing():  # a trace has tensors as sizes
         _check(function, x, residual, weight, bias, how)
+        check_options(dropout, how.memory_efficient, how.offset)
     if dropout:
         x = torch.nn.functional.dropout(x, dropout)
     if autocasts(x):
@@ -175,6 +183,22 @@ def _exact(x: Tensor, residual: Parameter, weight: Parameter, bias: Parameter, h
         return rows.norm(plain, new_residual, x.shape[-1:], weight, bias, how.eps, options), new_residual
 
 
+def check_options(dropout: Any, memory_efficient: Any, offset: Any = 0.0) -> None:
+    """Raise an error for options that are none, or that do not go together. The modules call this, too."""
+    checks.check_mode(memory_efficient)
+    if memory_efficient == "exact" and offset:
+        raise ValueError(f'memory_efficient="exact" needs an offset of 0, got {offset!r}: use False or True')
+    if type(dropout) is not float and not isinstance(dropout, Real):  # Real alone takes a microsecond
+        raise TypeError(f"dropout must be float, not {type(dropout).__name__}")
+    if not 0 <= float(dropout) <= 1:  # PyTorch's words
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {dropout}")
+
+
+def _check_offset(function: Callable[..., Any], offset: Any) -> None:
+    if type(offset) is not float and not isinstance(offset, Real):
+        raise TypeError(f"{checks.argument(function, 'offset')} must be float, not {type(offset).__name__}")
+
+
 def _check(
     function: Callable[..., Any], x: Any, residual: Any, weight: Parameter, bias: Parameter, how: AddHow
 ) -> None:
@@ -183,11 +207,7 @@ def _check(
         raise checks.not_a_tensor(function, "x", x)
     if not isinstance(residual, Tensor) and (residual is not None or function is add_layer_norm):
         raise checks.not_a_tensor(function, "residual", residual)
-    checks.check_mode(how.memory_efficient)
-    if how.memory_efficient == "exact" and how.offset:
-        raise ValueError(f'memory_efficient="exact" needs an offset of 0, got {how.offset!r}: use False or True')
-    if type(how.offset) is not float and not isinstance(how.offset, Real):
-        raise TypeError(f"{checks.argument(function, 'offset')} must be float, not {type(how.offset).__name__}")
+    _check_offset(function, how.offset)
     like = x if residual is None else residual
     if x.shape != like.shape:
         raise RuntimeError(

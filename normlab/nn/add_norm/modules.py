@@ -1,11 +1,13 @@
 """The norms of x + residual and of heads as modules, with the parameters and state dicts of torch.nn's norms."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm
+from normlab.nn import checks
+from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, check_options, head_rms_norm
 from normlab.nn.overrides import cannot_be_scripted
 from normlab.nn.private import parameter_of
 from normlab.nn.shapes import MemoryEfficient
@@ -36,12 +38,18 @@ class AddLayerNorm(torch.nn.LayerNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        check_options(dropout, memory_efficient)
         super().__init__(one_dimension(SUM, normalized_shape), eps, elementwise_affine, bias, device, dtype)
         self.dropout, self.memory_efficient = dropout, memory_efficient
+
+    def extra_repr(self) -> str:
+        """Return torch.nn's text, and the options that are not the defaults."""
+        return super().extra_repr() + options_text(self)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return (output, new_residual) of (*leading, n) each."""
         weight, bias = parameter_of(self, "weight"), parameter_of(self, "bias")
+        check_normalized_shape(self, add_layer_norm, residual)
         options: dict[str, Any] = {"dropout": self.dropout * self.training, "memory_efficient": self.memory_efficient}
         return add_layer_norm(x, residual, weight, bias, self.eps, **options)
 
@@ -61,6 +69,10 @@ class OffsetRMSNorm(torch.nn.RMSNorm):
         if self.elementwise_affine:
             torch.nn.init.constant_(self.weight, 1 - self.offset)
 
+    def extra_repr(self) -> str:
+        """Return torch.nn's text, and the options that are not the defaults."""
+        return super().extra_repr() + options_text(self)
+
 
 class AddRMSNorm(OffsetRMSNorm):
     """`normlab.nn.add_rms_norm` as a module: call it with x and the residual.
@@ -75,7 +87,7 @@ class AddRMSNorm(OffsetRMSNorm):
     def __init__(
         self,
         normalized_shape: int,
-        eps: float = 1e-6,
+        eps: float | None = 1e-6,
         elementwise_affine: bool = True,
         *,
         offset: float = 0.0,
@@ -84,14 +96,15 @@ class AddRMSNorm(OffsetRMSNorm):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        check_options(dropout, memory_efficient, offset)
         super().__init__(one_dimension(SUM, normalized_shape), eps, elementwise_affine, device, dtype, offset=offset)
         self.dropout, self.memory_efficient = dropout, memory_efficient
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return (output, new_residual) of (*leading, n) each."""
-        weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
+        check_normalized_shape(self, add_rms_norm, residual)
         options: dict[str, Any] = {"dropout": self.dropout * self.training, "memory_efficient": self.memory_efficient}
-        return add_rms_norm(x, residual, weight, eps, offset=self.offset, **options)
+        return add_rms_norm(x, residual, parameter_of(self, "weight"), self.eps, offset=self.offset, **options)
 
 
 class HeadRMSNorm(OffsetRMSNorm):
@@ -107,7 +120,7 @@ class HeadRMSNorm(OffsetRMSNorm):
     def __init__(
         self,
         head_dim: int,
-        eps: float = 1e-6,
+        eps: float | None = 1e-6,
         elementwise_affine: bool = True,
         *,
         heads: int | None = None,
@@ -120,13 +133,28 @@ class HeadRMSNorm(OffsetRMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of (*leading, heads, head_dim), contiguous."""
-        weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
-        return head_rms_norm(x, weight, eps, offset=self.offset)
+        check_normalized_shape(self, head_rms_norm, x)
+        return head_rms_norm(x, parameter_of(self, "weight"), self.eps, offset=self.offset)
 
 
 def one_dimension(norm: str, normalized_shape: Any) -> int:
-    """Return the size of the last dimension, or raise ValueError for several dimensions. norm: in words."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    """Return the size of the last dimension, or raise an error for several dimensions or no size. norm: in words."""
+    shape = (normalized_shape,) if checks.is_size(normalized_shape) else normalized_shape
+    if not isinstance(shape, (tuple, list)) or not all(map(checks.is_size, shape)):
+        raise TypeError(f"the normalized_shape of {norm} must be an int, got {normalized_shape!r}")
+    shape = tuple(shape)
     if len(shape) != 1:
         raise ValueError(f"{norm} goes over the last dimension alone, got normalized_shape={shape}")
     return shape[0]
+
+
+def check_normalized_shape(norm: Any, function: Callable[..., Any], x: Any) -> None:
+    """Raise PyTorch's error if x has other last dimensions than a norm without a weight, which would show it."""
+    if norm.weight is None and isinstance(x, Tensor) and not torch.jit.is_tracing():
+        checks.check_size(function, x, norm.normalized_shape)
+
+
+def options_text(norm: Any) -> str:
+    """Return the options of a norm that are not the defaults, for its `extra_repr`."""
+    names = ("offset", "dropout", "memory_efficient")
+    return "".join(f", {name}={getattr(norm, name)!r}" for name in names if getattr(norm, name, False))

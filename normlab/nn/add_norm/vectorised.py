@@ -11,9 +11,12 @@ from normlab.nn.shapes import Gradients, Parameter, Saved, Statistic
 
 
 def summed(x: Tensor, residual: Parameter) -> Tensor:
-    """Return x + residual, in the accumulator's dtype and then in the residual's; x itself without a residual."""
+    """Return x + residual, in the accumulator's dtype and then in the residual's; x itself without a residual.
+
+    The sum is contiguous as the kernel's, whatever strides the two have: the operators promise this to a compiler.
+    """
     # PyTorch adds halves in float32, too, and promotes a mix to float32
-    return x if residual is None else to(x + residual, residual.dtype)
+    return x if residual is None else to(x + residual, residual.dtype).contiguous()
 
 
 def forward(

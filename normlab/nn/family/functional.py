@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normlab.nn.checks import HALVES, not_a_tensor
+from normlab.nn.checks import HALVES, is_size, not_a_tensor
 from normlab.nn.family import autograd, checks, operators, vectorised
 from normlab.nn.family.norms import Given, Norm
 from normlab.nn.private import differentiated, exporting, in_a_graph, transformed
@@ -94,6 +94,8 @@ def group_norm(
     if torch.jit.is_scripting():
         return torch.nn.functional.group_norm(input, num_groups, weight, bias, eps)
     else:
+        if not isinstance(num_groups, (int, torch.SymInt)) and is_size(num_groups):  # such as numpy's ints
+            num_groups = int(num_groups)
         return _norm(group_norm, Norm("group", num_groups, True), Given(input, None, None, weight, bias, 0.0, eps))
 
 

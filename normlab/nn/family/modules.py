@@ -13,10 +13,10 @@ from torch.fx import Proxy, Tracer
 
 from normlab.nn import functional as rows
 from normlab.nn.add_norm.functional import offset_rms_norm
-from normlab.nn.add_norm.modules import OffsetRMSNorm
+from normlab.nn.add_norm.modules import OffsetRMSNorm, check_normalized_shape
+from normlab.nn.checks import not_a_tensor
 from normlab.nn.dtypes import RMS_NORM_RULE
 from normlab.nn.family import functional
-from normlab.nn.formulas import accumulator
 from normlab.nn.overrides import cannot_be_scripted, leaf
 
 _TORCH_NORM = torch.nn.GroupNorm(1, 1, device="cpu")
@@ -159,16 +159,14 @@ class RMSNorm(OffsetRMSNorm):
         if offset and len(self.normalized_shape) != 1:
             raise ValueError(f"with an offset a norm goes over one dimension, got {self.normalized_shape}")
 
-    def extra_repr(self) -> str:
-        """Return torch.nn's text, with the offset if there is one."""
-        return super().extra_repr() + (f", offset={self.offset}" if self.offset else "")
-
     def forward(self, input: Tensor) -> Tensor:
         """Return RMSNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
         if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
             return node
         if self.offset:
-            eps = torch.finfo(accumulator(input.dtype)).eps if self.eps is None else self.eps
-            return offset_rms_norm(input, self.weight, eps, self.offset).to(input.dtype)
+            if not isinstance(input, Tensor):
+                raise not_a_tensor(rows.rms_norm, "input", input)
+            check_normalized_shape(self, rows.rms_norm, input)
+            return offset_rms_norm(input, self.weight, self.eps, self.offset).to(input.dtype)
         shape, options = self.normalized_shape, rows.Options(False, True, RMS_NORM_RULE)
         return rows.norm(rows.rms_norm, input, shape, self.weight, None, self.eps, options)

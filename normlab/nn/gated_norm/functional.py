@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from normlab.host.gated_norm import check_options
 from normlab.nn import checks
 from normlab.nn.dtypes import parameters_in_autocast
+from normlab.nn.formulas import eps_or_default
 from normlab.nn.gated_norm import autograd, operators, vectorised
 from normlab.nn.gated_norm.vectorised import GateHow
 from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
@@ -23,7 +24,7 @@ def gated_rms_norm(
     x: Tensor,
     gate: Tensor,
     weight: Tensor | None = None,
-    eps: float = 1e-6,
+    eps: float | None = 1e-6,
     *,
     norm_before_gate: bool = True,
     memory_efficient: bool = False,
@@ -33,7 +34,7 @@ def gated_rms_norm(
     Args:
         x, gate: (*leading, n), one dtype: float16, bfloat16, float32 or float64; any strides.
         weight: (n,), or None. The output has its dtype, or without it x's.
-        eps: added to the mean square.
+        eps: added to the mean square; None means PyTorch's default, as in `normlab.nn.rms_norm`.
         norm_before_gate: True: x̂ weight silu(gate), as in Qwen3-Next. False: the RMSNorm of x silu(gate), as Mamba-2
             has it by default.
         memory_efficient: which tensors the backward keeps beside the gate. False: x, which often nothing else keeps.
@@ -48,6 +49,7 @@ def gated_rms_norm(
         given = x, gate, weight
         options: dict[str, Any] = {"norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
         return handle_torch_function(gated_rms_norm, given, *given, eps, **options)
+    eps = eps_or_default(eps, x)
     if not torch.jit.is_tracing():  # a trace has tensors as sizes
         _check(x, gate, weight, eps)
     check_options(norm_before_gate, memory_efficient)

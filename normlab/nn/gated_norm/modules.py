@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from normlab.host.gated_norm import check_options
-from normlab.nn.add_norm.modules import one_dimension
+from normlab.nn.add_norm.modules import check_normalized_shape, one_dimension, options_text
 from normlab.nn.gated_norm.functional import gated_rms_norm
 from normlab.nn.overrides import cannot_be_scripted
 from normlab.nn.private import parameter_of
@@ -26,7 +26,7 @@ class GatedRMSNorm(torch.nn.RMSNorm):
     def __init__(
         self,
         normalized_shape: int,
-        eps: float = 1e-6,
+        eps: float | None = 1e-6,
         elementwise_affine: bool = True,
         *,
         norm_before_gate: bool = True,
@@ -40,6 +40,11 @@ class GatedRMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:  # type: ignore[override]
         """Return the output, (*leading, n) as x and the gate."""
-        weight, eps = parameter_of(self, "weight"), float(self.eps)  # type: ignore[arg-type]  # never None here
+        check_normalized_shape(self, gated_rms_norm, x)
         how = {"norm_before_gate": self.norm_before_gate, "memory_efficient": self.memory_efficient}
-        return gated_rms_norm(x, gate, weight, eps, **how)
+        return gated_rms_norm(x, gate, parameter_of(self, "weight"), self.eps, **how)
+
+    def extra_repr(self) -> str:
+        """Return torch.nn's text, and the options that are not the defaults."""
+        text = super().extra_repr() + options_text(self)
+        return text if self.norm_before_gate else f"{text}, norm_before_gate=False"

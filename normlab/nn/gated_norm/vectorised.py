@@ -1,6 +1,7 @@
 """RMSNorm with a gate by PyTorch's own operations: CPU tensors, transforms and second derivatives.
 
 The formulas are those of `normlab.stages.gate`, over whole tensors in accumulator precision. All are differentiable.
+Results are contiguous as the kernels', whatever the arguments' strides: the operators promise this to a compiler.
 """
 
 from typing import NamedTuple
@@ -42,7 +43,7 @@ def forward(x: Tensor, gate: Tensor, weight: Parameter, how: GateHow) -> tuple[T
         output = output * to(weight, wide)
     if how.norm_before_gate:
         output = output * factor
-    return to(output, output_dtype(x, weight, None)), invvar.squeeze(-1)
+    return to(output, output_dtype(x, weight, None)).contiguous(), invvar.squeeze(-1).contiguous()
 
 
 def backward(
@@ -68,7 +69,7 @@ def backward(
     else:
         grad_x, grad_gate = through * factor, through * values * slope
     grad_weight = None if saved.weight is None else to(summed(grad * xhat, outer(dy, shape)), saved.weight.dtype)
-    return to(grad_x, dtype), to(grad_gate, dtype), grad_weight
+    return to(grad_x, dtype).contiguous(), to(grad_gate, dtype).contiguous(), grad_weight
 
 
 def composed_backward(

@@ -1,13 +1,14 @@
 """LayerNorm modulated per sample by PyTorch's own operations: CPU tensors, transforms and second derivatives.
 
-All functions compute in accumulator precision and are differentiable.
+All functions compute in accumulator precision and are differentiable. Results are contiguous as the kernels', whatever
+the arguments' strides: the operators promise this to a compiler.
 """
 
 from typing import NamedTuple
 
 from torch import Tensor
 
-from normlab.nn.formulas import accumulator, column, projected, statistics, to
+from normlab.nn.formulas import accumulator, column, projected, statistics, summed, to
 
 
 class ModulatedSaved(NamedTuple):
@@ -28,7 +29,7 @@ def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor
     assert mean is not None  # of a LayerNorm
     gamma, beta = (of_samples(to(one, wide), x) for one in (scale, shift))
     output = (values - mean) * invvar * (1 + gamma) + beta
-    return to(output, scale.dtype), mean.squeeze(-1), invvar.squeeze(-1)
+    return to(output, scale.dtype).contiguous(), mean.squeeze(-1).contiguous(), invvar.squeeze(-1).contiguous()
 
 
 def backward(grad_output: Tensor, saved: ModulatedSaved) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,8 +41,9 @@ def backward(grad_output: Tensor, saved: ModulatedSaved) -> tuple[Tensor, Tensor
     g = dy * (1 + of_samples(to(scale, wide), x))
     grad_x = projected(g, g, g * xhat, xhat, invvar, shape)
     rows = tuple(range(1, x.dim() - 1))  # of a sample
-    sums = [one.sum(rows) if rows else one for one in (dy * xhat, dy)]
-    return to(grad_x, x.dtype), to(sums[0], scale.dtype), to(sums[1], shift.dtype)
+    grad_scale, grad_shift = (summed(one, rows) for one in (dy * xhat, dy))
+    found = to(grad_x, x.dtype), to(grad_scale, scale.dtype), to(grad_shift, shift.dtype)
+    return found[0].contiguous(), found[1].contiguous(), found[2].contiguous()
 
 
 def composed_backward(grad_output: Tensor, saved: ModulatedSaved, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -16,7 +16,7 @@ from normlab.nn.add_norm import autograd
 from normlab.nn.add_norm.autograd import chosen
 from normlab.nn.add_norm.functional import offset_rms_norm
 from normlab.nn.add_norm.how import AddHow
-from normlab.nn.formulas import accumulator
+from normlab.nn.formulas import eps_or_default
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.private import (
     PLAIN,
@@ -65,7 +65,7 @@ def offset_norm(norm: Any, x: Tensor) -> Tensor:
         return _computed(x, None, call, past=False)[0]
 
     def compute(x: Tensor, weight: Tensor) -> Tensor:
-        return offset_rms_norm(x, weight, _eps(norm, x), norm.offset)
+        return offset_rms_norm(x, weight, norm.eps, norm.offset)
 
     return dtypes.by_formula(norm, x, x.dtype, compute)
 
@@ -127,12 +127,8 @@ def _norm_call(norm: Any, x: Tensor, residual: Parameter) -> NormCall | None:
     mode = norm.memory_efficient
     if mode and dtypes.input_is_smaller(like, weight, bias, rule):
         mode = False
-    how = AddHow(_eps(norm, like), rms, getattr(norm, "offset", 0.0), mode)
+    how = AddHow(eps_or_default(norm.eps, like), rms, getattr(norm, "offset", 0.0), mode)
     return NormCall((weight, bias), owners, how, like.dtype if rule in dtypes.OF_INPUT else None)
-
-
-def _eps(norm: Any, x: Tensor) -> float:
-    return torch.finfo(accumulator(x.dtype)).eps if norm.eps is None else norm.eps
 
 
 def _computed(x: Tensor, residual: Parameter, call: NormCall, past: bool = True) -> tuple[Tensor, Tensor]:

@@ -68,12 +68,16 @@ def _is_over_last_dimension(module: torch.nn.Module) -> bool:
 
 
 def _proved(layer: torch.nn.Module, norms: tuple[str, ...]) -> Any:
-    """Return the class that fuses a layer, or the reason why there is none."""
+    """Return the class that fuses a layer, or the reason why there is none.
+
+    The model has its new norms already, so no error of a layer's class may get out.
+    """
     kind: Any = type(layer)
-    made = fused_class(kind, norms)
-    if isinstance(made, str):
-        return made
-    return difference(layer, made, norms) or made
+    try:
+        made = fused_class(kind, norms)
+        return made if isinstance(made, str) else difference(layer, made, norms) or made
+    except Exception as error:
+        return f"its class cannot be rewritten: {type(error).__name__}: {error}"
 
 
 @cache

@@ -10,14 +10,14 @@ Two patterns of statements are known, with names in place of `h` and `residual`,
     h = self.norm(h)          →      h = out
 
 In the first, the statements between are plain assignments of one name to another. All other statements stay, and lines
-keep their numbers, so that tracebacks and debuggers show the layer's own source. Decorators are applied again.
+keep their numbers, so that tracebacks and debuggers show the layer's own source. Decorators are applied again;
+defaults and annotations keep their values.
 """
 
 import __future__
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -39,24 +39,67 @@ def rewritten(kind: type, norms: Collection[str]) -> Rewritten | str:
     original = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
     try:
         lines, first = inspect.getsourcelines(original)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):
+        # Inside of a class with the owner's name `self.__name` is mangled as in the owner (not at all in a class `_`),
+        # and an indented forward keeps its indentation, because taking it away would change text in triple quotes.
+        inside = lines[0][:1].isspace()
+        owner = original.__qualname__.split(".")[-2] if inside else ""
+        owner = owner if owner.isidentifier() else "_"
+        tree = ast.parse("".join([f"class {owner}:\n"] * inside + lines))
+    except (OSError, TypeError, SyntaxError, IndexError):
         return "the source of its forward is not at hand"
-    function = tree.body[0]
+    function: Any = tree.body[0].body[0] if inside else tree.body[0]  # type: ignore[attr-defined]
     if not isinstance(function, ast.FunctionDef) or original.__code__.co_freevars:
         return "its forward is no plain function: it has variables of a scope around it"
     fuser = _Fuser(norms)
     fuser.visit(function)
     if not fuser.sites:
         return "its forward has no statement that adds before a norm, or keeps a norm's input"
-    ast.increment_lineno(tree, first - 1)
+    ast.increment_lineno(tree, first - 1 - inside)
+    decorators = _bared(function)
+    made = _executed(tree, original)
+    forward = vars(made[owner])[function.name] if inside else made[function.name]
+    for name in ("__defaults__", "__kwdefaults__", "__annotations__", "__qualname__"):
+        setattr(forward, name, getattr(original, name))
+    try:
+        for decorator in reversed(decorators):
+            expression = ast.copy_location(ast.Expression(decorator), decorator)
+            forward = eval(compile(expression, original.__code__.co_filename, "eval"), original.__globals__)(forward)
+    except Exception as error:
+        return f"its forward's decorators cannot be applied again: {type(error).__name__}: {error}"
+    if _wrappers(forward) != _wrappers(kind.forward):  # type: ignore[attr-defined]
+        return "its forward is wrapped in a function that is none of its decorators"
+    return Rewritten(forward, tuple(fuser.sites))
+
+
+def _bared(function: ast.FunctionDef) -> list[ast.expr]:
+    """Take decorators, defaults and annotations from a function, and return the decorators.
+
+    Their names need not be known any more, and the function as it was has the values.
+    """
+    taken, given = function.decorator_list, function.args
+    function.decorator_list, function.returns = [], None
+    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    for one in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if one is not None:
+            one.annotation = None
+    return taken
+
+
+def _executed(tree: ast.Module, original: Any) -> dict[str, Any]:
+    """Return the names that a module defines, with the globals and the file of the original function."""
     flags = original.__code__.co_flags & __future__.annotations.compiler_flag
     code = compile(ast.fix_missing_locations(tree), original.__code__.co_filename, "exec", flags, dont_inherit=True)
     made: dict[str, Any] = {}
     exec(code, original.__globals__, made)
-    forward = made[function.name]
-    inspect.unwrap(forward).__qualname__ = original.__qualname__
-    return Rewritten(forward, tuple(fuser.sites))
+    return made
+
+
+def _wrappers(function: Any) -> int:
+    """Return how many functions are wrapped around the innermost one."""
+    count = 0
+    while hasattr(function, "__wrapped__"):
+        function, count = function.__wrapped__, count + 1
+    return count
 
 
 class _Fuser(ast.NodeTransformer):

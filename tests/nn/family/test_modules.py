@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from draws import paired
@@ -61,6 +62,17 @@ def test_tracking_can_be_switched_off_and_on_as_in_torch(name):
             norm.track_running_stats = tracking
             norm.train(training)
         assert_same(mine, theirs, torch.randn(4, 3, 5) + 2)
+
+
+def test_a_number_of_groups_may_be_numpy_s_and_not_a_bool():
+    x, groups = torch.randn(2, 6, 4), np.gcd(4, 6)
+    model = torch.nn.Sequential(torch.nn.GroupNorm(groups, 6))
+    want = model(x)
+    nn.replace_norms(model)
+    assert torch.equal(model(x), want)
+    assert torch.equal(nn.group_norm(x, torch.tensor(2)), nn.group_norm(x, 2))
+    with pytest.raises(TypeError, match="must be int, not bool"):
+        nn.group_norm(x, True)
 
 
 def test_running_statistics_are_updated_in_place_and_noticed():
