@@ -30,7 +30,6 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
   except in a device function that one kernel calls with several types, and for the entries of tuples.
 - Names bound to comparisons by unpacking add up as bools, and so do bools from arrays and arguments.
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
-- Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
 - Indices have 64 bits, not 32, for the bit functions.
 - An asynchronous copy reads its source when it begins and arrives when it is waited for, not in between.
 - Shared and local arrays of bfloat16 work; numba-cuda 0.30.4 does not compile them.

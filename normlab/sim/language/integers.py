@@ -141,7 +141,7 @@ for _word in ("lt", "le", "gt", "ge", "eq", "ne"):
 Unsigned64.__hash__ = np.uint64.__hash__  # type: ignore[method-assign]
 for _word in ("lshift", "rshift"):
     setattr(Unsigned64, f"__{_word}__", _unsigned_shift(getattr(operator, _word)))
-for _word in ("neg", "pos", "invert"):
+for _word in ("neg", "pos", "invert", "abs"):
     _unary = getattr(operator, _word)
     setattr(Unsigned64, f"__{_word}__", lambda self, unary=_unary: Unsigned64(unary(np.uint64(self))))
 for _kind in NARROW.values():

@@ -15,7 +15,7 @@ import numpy as np
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
 from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.language.half import BF16, FP16
-from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast
+from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast, Unsigned64
 from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
@@ -124,7 +124,7 @@ def _ufunc(function: np.ufunc, arguments: tuple, width: int) -> Any:
 
 
 def _popc(value: Any, width: int) -> Any:
-    if type(value) is not Vector or value.kind not in (*SIGNED, np.uint64):
+    if type(value) is not Vector or value.kind not in (*SIGNED, Unsigned64):
         return lane_by_lane(popc, (value,), width)
     # A narrow integer has its own number of bits, all others have 64.
     data = value.data.view(np.uint64)

@@ -19,8 +19,7 @@ import numpy as np
 from normlab.sim.language.integers import NARROW, Unsigned64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
-# Scalar type → the dtype that holds it. A narrow integer of the simulator (`NARROW`) is held in 64 bits, as in the
-# scheduler's threads. NumPy's narrow integers keep their own dtypes: they come out of the fields of records.
+# Scalar type → the dtype that holds it. A narrow integer (`NARROW`) is held in 64 bits, as in the scheduler's threads.
 HOLDERS: dict[type, np.dtype] = {
     int: np.dtype(np.int64),
     bool: np.dtype(np.bool_),
@@ -31,10 +30,7 @@ HOLDERS: dict[type, np.dtype] = {
     **{kind: np.dtype(np.int64) for kind in NARROW.values()},
     **{
         kind: np.dtype(kind)
-        for kind in (
-            *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
-            *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
-        )
+        for kind in (np.bool_, np.int64, np.float16, np.float32, np.float64, np.complex64, np.complex128)
     },
 }
 BOOLEANS = (bool, np.bool_)

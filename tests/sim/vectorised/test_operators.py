@@ -17,8 +17,7 @@ from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, collect, scala
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the scheduler turns NumPy's warnings off
 LANES = 64
-NUMPYS = {np.int8: 8, np.int32: 32, np.uint16: 16, np.uint64: 64}  # out of the fields of records
-INTEGERS = {int: 63, np.int64: 63, **{kind: kind.bits for kind in NARROW.values()}, Unsigned64: 64, **NUMPYS}
+INTEGERS = {int: 63, np.int64: 63, **{kind: kind.bits for kind in NARROW.values()}, Unsigned64: 64}
 COMPLEX = (complex, np.complex64, np.complex128)
 FLOATS = (np.float16, np.float32, np.float64, ml_dtypes.bfloat16, float, *COMPLEX)
 KINDS = [*INTEGERS, *FLOATS, bool, np.bool_]
