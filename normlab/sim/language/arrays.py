@@ -115,6 +115,11 @@ def as_kernel_array(array: np.ndarray) -> np.ndarray:
     return array.view()  # a new object, because addresses are kept per object (observed.py)
 
 
+def is_record(value: Any) -> bool:
+    """Return whether an adopted argument is a record: the host has it as an array without axes."""
+    return isinstance(value, RecordArray) and not value.ndim
+
+
 def adopt(value: Any) -> Any:
     """Return a host value (NumPy array, torch CPU tensor, scalar, tuple of these) as a kernel sees it, sharing its
     memory.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.arrays import adopt
+from normlab.sim.language.arrays import adopt, is_record
 from normlab.sim.language.errors import SimulationError, own_lines
 from normlab.sim.language.rewrite import Rewriter, python_function
 from normlab.sim.language.variables import Types
@@ -218,6 +218,8 @@ class Launch:
             observer.kernel_code = body.__code__
             parameters = parameters_of(function, len(adopted))
             adopted = [observer.adopt(value, one.name) for value, one in zip(adopted, parameters, strict=False)]
+        else:
+            adopted = [value[()] if is_record(value) else value for value in adopted]
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster

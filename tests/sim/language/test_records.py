@@ -113,3 +113,22 @@ def test_fields_compute_and_wrap_as_elements_of_arrays(world, kernel):
     assert out.tolist() == numbers.tolist()
     assert p.tobytes() == records.tobytes()
     assert not getattr(result, "findings", ())
+
+
+@cuda.jit
+def of_one_record(point, out):
+    i = cuda.grid(1)
+    out[i, 0] = point.s * point["s"] + point.v[i % 3]
+    if i == 0:
+        point.n += 1
+        point["u"] = -1
+
+
+@pytest.mark.parametrize("world", ["simulate", "sanitize", "sanitize one by one", "trace"])
+def test_a_record_is_an_argument(world):
+    # `normlab run` makes an array without axes of a record; to Numba's check the array would be no record.
+    p, out = points(FLAT), np.zeros((THREADS, 4), np.int64)
+    result = WORLDS[world](of_one_record)[1, THREADS](p[0, ...], out)
+    assert (out[:, 0] == 200 * 200 + 30000).all()
+    assert (p["n"][0], p["u"][0]) == (-(2**31), 2**64 - 1)
+    assert not getattr(result, "findings", ())
