@@ -38,6 +38,7 @@ from numba.cuda.random import (
 
 from normlab.engine.compile import offline
 from normlab.sim import simulate
+from normlab.sim.language.integers import BOOLS
 from normlab.sim.language.libdevice import LIBDEVICE
 
 needs_gpu = pytest.mark.skipif(not cuda.is_available(), reason="needs a GPU")
@@ -329,7 +330,7 @@ def kind_of_value(value: Any) -> str:
     """The same of a value in the simulator."""
     if isinstance(value, tuple):
         return f"({', '.join(map(kind_of_value, value))})"
-    if isinstance(value, (bool, np.bool_)):
+    if isinstance(value, BOOLS):
         return "bool"
     if isinstance(value, np.uint64) or getattr(value, "unsigned", False):
         return "uint"
@@ -380,6 +381,11 @@ def floats(dtype, scale=8.0, special=True):
     corners += [1, -1, info.smallest_subnormal, 3 * info.smallest_subnormal]
     make.corners = np.array(corners if special else [1.0, -1.0], dtype)
     return make
+
+
+def bools(random):
+    """Make bools."""
+    return random.integers(0, 2, SIZE).astype(np.bool_)
 
 
 def between(dtype, low, high):
@@ -479,6 +485,22 @@ table(
 )
 for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32"):  # a store wraps to the width of the array
     table(f"stores-{name}", {"x": integers("int64")}, ["x", "x * 3", "x - 1", "~x", "x + 0x7FFFFFFF"], name)
+table(
+    "bools of arrays",
+    {"x": bools, "y": bools, "n": integers("int32")},
+    [
+        *("x + y", "x - y", "x * y", "x & y", "x | y", "x ^ y", "-x", "+x", "~x", "abs(x)", "not x", "int(x)", "x"),
+        *("(x & y) + (x | y)", "~x + ~y", "(x ^ True) - y", "(x and y) + x", "(x if n > 0 else y) - 1", "~int(x)"),
+        *("x + n", "n - x", "x * n", "x & n", "x << 3", "x >> 1", "x ** 2", "x // 3", "x % 3", "x == y", "x < y"),
+        *("x != n", "max(x, y)", "min(x, y)", "bool(x) + bool(y)", "(x > 0) + y"),
+    ],
+    "int64",
+)
+table(
+    "bools and floats",
+    {"x": bools, "f": floats("float32", 1e3, False)},
+    ["x + f", "f - x", "x * f", "x / f", "f / x", "x + 2.5", "x / 3", "float32(x)", "x + x * f"],
+)
 table("booleans", {"x": integers("int32"), "y": integers("int32")}, ["x", "x > y", "x and y", "x or y"], "bool")
 
 # --- tables: floats --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.fused import fma64, narrow_fma
-from normlab.sim.language.integers import INTEGER_CASTS, NarrowInteger, is_unsigned
+from normlab.sim.language.integers import INTEGER_CASTS, Boolean, NarrowInteger, is_unsigned
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ def int64s(indices: Any) -> Any:
 
 def to_int(value: Any = 0) -> Any:
     """Return `int(value)`: an integer keeps its type, anything else becomes int64."""
-    return value if isinstance(value, np.integer) else INTEGER_CASTS["int64"](value)
+    return value if isinstance(value, np.integer) and not isinstance(value, Boolean) else INTEGER_CASTS["int64"](value)
 
 
 def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], negative_zero: bool) -> Callable[..., Any]:

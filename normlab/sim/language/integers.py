@@ -101,6 +101,41 @@ for _name in ("int8", "int16", "uint8"):
     _kind.meets = _kind.meets | {np.float32: np.float32, np.float16: np.float16 if _name == "int8" else np.float32}
 
 
+class Boolean(_narrow("int8")):  # type: ignore[misc]  # a class made by a function
+    """A bool out of an array or an argument: an int64 in arithmetic, and a bool still in ~, &, | and ^ with another."""
+
+    # Every number is wider: with a float the result has the float's type.
+    meets: ClassVar[dict[type, Callable[[Any], Any]]] = {np.float32: np.float32, np.float16: np.float16}
+    __neg__ = np.int64.__neg__
+
+    def __invert__(self) -> Any:
+        """Return the opposite, as Numba does of a bool."""
+        return Boolean(not self)
+
+    def __abs__(self) -> Any:
+        """Return an int8, as Numba does."""
+        return NARROW[np.dtype("int8")](self)
+
+    def __str__(self) -> str:
+        """Print as Python's."""
+        return str(bool(self))
+
+
+def _bitwise_of_bools(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Boolean, other: Any) -> Any:
+        result = operation(np.int64(self), other)
+        return Boolean(result) if isinstance(other, BOOLS) else result
+
+    return method
+
+
+BOOLS = (bool, np.bool_, Boolean)
+for _word in ("and", "or", "xor"):
+    _method = _bitwise_of_bools(getattr(operator, f"__{_word}__"))
+    setattr(Boolean, f"__{_word}__", _method)
+    setattr(Boolean, f"__r{_word}__", _method)
+
+
 class Unsigned64(np.uint64):
     """A uint64 that becomes an int64 where it meets a signed integer, as in Numba; NumPy's would become a float64."""
 
@@ -147,7 +182,11 @@ for _word in ("neg", "pos", "invert", "abs"):
 for _kind in NARROW.values():
     if _kind.unsigned:
         _kind.meets[Unsigned64] = np.uint64
-WITH_LOADS_OF_THEIR_OWN: dict[np.dtype, type] = {**NARROW, np.dtype("uint64"): Unsigned64}
+WITH_LOADS_OF_THEIR_OWN: dict[np.dtype, type] = {
+    **NARROW,
+    np.dtype("uint64"): Unsigned64,
+    np.dtype("bool"): Boolean,
+}
 
 
 class IntegerCast:
@@ -223,9 +262,11 @@ TYPES: dict[str, Any] = {
 
 
 def adopt_scalar(value: Any) -> Any:
-    """Return a host scalar as the kernel sees it: Python floats are float64, narrow integers compute in 64 bits."""
+    """Return a host scalar as the kernel sees it: Python floats are float64, bools and integers compute in 64 bits."""
     if type(value) is float:
         return np.float64(value)
+    if isinstance(value, (bool, np.bool_)):
+        return Boolean(value)
     # A larger int has no type on the device: it goes through unchanged, and NumPy raises where it is used.
     if type(value) is int and -(1 << 63) <= value < 1 << 64:
         return np.int64(value) if value < 1 << 63 else Unsigned64(value)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
-from normlab.sim.language.integers import NARROW, Unsigned64
+from normlab.sim.language.integers import NARROW, Boolean, Unsigned64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
@@ -279,6 +279,10 @@ def unary(operation: Callable, value: Any, width: int) -> Any:
         return by_alternatives(
             lambda a, n: unary(operation, a, n) if type(a) is Vector else operation(a), (value,), width
         )
+    if value.kind is Boolean:
+        if operation is operator.invert:
+            return Vector(Boolean, 1 - value.data)
+        value = Vector(np.int64, value.data)
     kind = _unary_kind(operation, value.kind)
     if kind is None:
         return lane_by_lane(operation, (value,), width)
