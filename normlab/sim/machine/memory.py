@@ -4,8 +4,6 @@
 (observe.py) the arrays returned here are wrapped.
 """
 
-import linecache
-import re
 import sys
 from functools import lru_cache
 from math import prod
@@ -16,6 +14,7 @@ import numpy as np
 
 from normlab.sim.language.arrays import adopt, as_kernel_array, dtype_of, shape_of
 from normlab.sim.language.errors import SimulationError
+from normlab.sim.language.source import name_given
 from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
 from normlab.sim.protocols import Block, Cuda
 
@@ -56,13 +55,6 @@ def _pattern(shape: Any, dtype: Any) -> np.ndarray:
     return fresh(shape_of(shape), dtype_of(dtype))
 
 
-def name_given(file: str, line: int, otherwise: str) -> str:
-    """Return the name that a line of a file assigns to, as far as the source tells."""
-    # `tile = cuda.shared.array(…)` is called "tile" in reports. A call in the middle of an expression has no name.
-    match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(file, line))
-    return match[1] if match else otherwise
-
-
 class SharedMemory:
     """`cuda.shared`."""
 
@@ -83,7 +75,8 @@ class SharedMemory:
         site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
         block = self._cuda.current.block
         if site not in block.shared:
-            name = name_given(caller.f_code.co_filename, caller.f_lineno, "shared array")
+            watched = self._cuda.observer is not None
+            name = name_given(caller.f_code, caller.f_lasti, "shared array") if watched else ""
             self._make(block, site, shape_of(shape), dtype_of(dtype), alignment, name)
         return block.shared[site]
 
@@ -181,7 +174,7 @@ class LocalMemory:
         if self._cuda.observer is None:
             return array
         caller = sys._getframe(1)
-        name = name_given(caller.f_code.co_filename, caller.f_lineno, "local array")
+        name = name_given(caller.f_code, caller.f_lasti, "local array")
         return self._cuda.observer.made(array, name, "local", 0, self._cuda.current.block)
 
 
