@@ -30,7 +30,7 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
   except in a device function that one kernel calls with several types, and for the entries of tuples.
 - Two comparisons given to a device function as arguments add up there as bools.
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add. `fastmath` changes nothing.
-- An `assert` or `raise` ends the launch; on a GPU without `debug=True` the thread returns, and no error reaches the host.
+- An `assert` or `raise` ends the launch; on a GPU without `debug=True` the thread just returns, without a word.
 - Indices have 64 bits, not 32, for the bit functions.
 - An asynchronous copy reads its source when it begins and arrives when it is waited for, not in between.
 - Shared and local arrays of bfloat16 work; numba-cuda 0.30.4 does not compile them.

@@ -362,7 +362,8 @@ def integers(dtype, low=None, high=None):
         random.shuffle(values)
         return values
 
-    make.corners = np.array([low, low + 1, high, high - 1, max(low, 0), 1], dtype)
+    corners = [low, low + 1, high, high - 1, max(low, 0), 1]
+    make.corners = np.array(corners + [2**53, 2**53 + 1] * (high > 2**53), dtype)  # equal as float64
     return make
 
 
@@ -429,6 +430,16 @@ table(
     ],
     "uint64",
 )
+for other in ("int8", "int64", "uint32"):
+    table(
+        f"integers-uint64-{other}",
+        {"x": integers("uint64"), "y": integers(other)},
+        [
+            *COMPARISONS,
+            *("y < x", "y == x", "max(x, y)", "min(y, x)", "max(x, 1)", "min(2**63 - 1, x)"),
+            *("x > 9007199254740992", "9007199254740993 == x", "divmod(x, 3)[0]", "divmod(x, y)[1]", "divmod(y, x)[0]"),
+        ],
+    )
 for name in ("int8", "int32", "int64", "uint8", "uint32"):
     table(
         f"unary-{name}",

@@ -47,7 +47,7 @@ def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[
     return method
 
 
-# NumPy would compare a narrow integer with a uint64 in float64, where 2**53 and 2**53 + 1 are equal.
+# A narrow integer is compared in 64 bits; with an Unsigned64, that compares (below).
 def _compared(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda self, other: operation(np.int64(self), other)
 
@@ -170,9 +170,30 @@ def _as_float(value: Any) -> Any:
 
 Unsigned64.__truediv__ = lambda self, other: np.float64(self) / _as_float(other)  # type: ignore[method-assign]
 Unsigned64.__rtruediv__ = lambda self, other: _as_float(other) / np.float64(self)  # type: ignore[method-assign]
+
+
+def meet_in_float(one: Any, other: Any) -> bool:
+    """Return whether a comparison, max, min or divmod of two is of float64: of a uint64 with a signed integer it is."""
+    return any(isinstance(a, np.uint64) and _is_signed(b) for a, b in ((one, other), (other, one)))
+
+
+def _is_signed(value: Any) -> bool:
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, (*BOOLS, np.uint64))
+    return integer and not getattr(value, "unsigned", False)
+
+
+# Numba has no integer type for a uint64 and a signed integer, and compares them in float64: 2**53 + 1 equals 2**53.
+def _compared_unsigned(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Unsigned64, other: Any) -> Any:
+        if _is_signed(other):
+            return operation(np.float64(self), np.float64(other))
+        return operation(np.uint64(self), other)
+
+    return method
+
+
 for _word in ("lt", "le", "gt", "ge", "eq", "ne"):
-    _compare = getattr(operator, _word)
-    setattr(Unsigned64, f"__{_word}__", lambda self, other, compare=_compare: compare(np.uint64(self), other))
+    setattr(Unsigned64, f"__{_word}__", _compared_unsigned(getattr(operator, _word)))
 Unsigned64.__hash__ = np.uint64.__hash__  # type: ignore[method-assign]
 for _word in ("lshift", "rshift"):
     setattr(Unsigned64, f"__{_word}__", _unsigned_shift(getattr(operator, _word)))

@@ -316,7 +316,9 @@ def test_unsigned_quotients_and_sums_with_signed_integers_have_numba_s_values():
     assert one(lambda: int64(2**53 + 4) + uint64(2**53 + 5)) == 2**54 + 9
     assert one(lambda: int32(-3) * uint64(5)) == -15
     assert one(lambda: float64(1.5) / uint64(3)) == 0.5
-    assert one(lambda: uint64(2**53 + 1) > int64(2**53))
+    assert not one(lambda: uint64(2**53 + 1) > int64(2**53))  # both are float64
+    assert one(lambda: int32(-1) < uint64(0xFFFFFFFFFFFFFFFF))
+    assert one(lambda: uint64(2**53 + 1) > uint32(5))
     assert one(lambda: int64(-1) < uint64(0))
     assert one(lambda: uint64(3) <= float64(3.5))
     assert one(lambda: float32(2.5) >= uint64(2))
