@@ -20,6 +20,7 @@ from normlab.sim.protocols import Block, Cuda
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
 MAX_STATIC_SHARED = 48 * 1024  # bytes per block that ptxas accepts
+MAX_LOCAL = 512 * 1024  # bytes per thread (CUDA programming guide, technical specifications per compute capability)
 MAX_SHARED = 227 * 1024  # bytes per block, on an H200
 SHARED_SPACING = 1 << 20  # bytes between the shared arrays of the imagined device: each begins at bank 0
 DYNAMIC_ADDRESS = 1 << 40  # where dynamic shared memory begins on the imagined device
@@ -52,7 +53,18 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.nda
 @lru_cache(maxsize=64, typed=True)
 def _pattern(shape: Any, dtype: Any) -> np.ndarray:
     """Return `fresh` memory of a shape and dtype; the caller copies it."""
-    return fresh(shape_of(shape), dtype_of(dtype))
+    extents, kind = shape_of(shape), dtype_of(dtype)
+    check_local(extents, kind)
+    return fresh(extents, kind)
+
+
+def check_local(shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise SimulationError for a local array that is larger than a thread's local memory: ptxas refuses it."""
+    size = prod(shape) * dtype.itemsize
+    if size > MAX_LOCAL:
+        raise SimulationError(
+            f"a local array of shape {shape} takes {size} bytes; a thread has at most {MAX_LOCAL} of local memory"
+        )
 
 
 class SharedMemory:

@@ -30,6 +30,7 @@ from normlab.sim.machine.memory import (
     ConstantMemory,
     LocalMemory,
     SharedMemory,
+    check_local,
 )
 from normlab.sim.vectorised import accesses, atomics, functions, warps
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth
@@ -314,7 +315,9 @@ def _seen(site: Site, key: Any, made: Any, dynamic: bool) -> Any:
 
 
 def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Any:
-    return site.frame.lanes.machine.local(shape_of(shape), dtype_of(dtype))
+    extents, kind = shape_of(shape), dtype_of(dtype)
+    check_local(extents, kind)
+    return site.frame.lanes.machine.local(extents, kind)
 
 
 def _constant_array(site: Site, array: Any) -> Any:
