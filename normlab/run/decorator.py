@@ -38,6 +38,8 @@ def jit(launcher: Launcher, func_or_sig: Any = None, device: bool = False, **opt
         raise ValueError(f"Invalid carveout value: {carveout}: it is 'default', 'MaxL1', 'MaxShared' or a percentage")
     if isinstance(carveout, int) and not -1 <= carveout <= 100:
         raise ValueError(f"shared_memory_carveout is {carveout}, and must be between -1 and 100")
+    if isinstance(options.get("inline"), bool):  # deprecated, and Numba takes it as these words
+        options["inline"] = "always" if options["inline"] else "never"
     options["device"] = device
     signatures = signatures_of(func_or_sig)
     if func_or_sig is None or signatures is not None:

@@ -8,10 +8,9 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any
 
-from normlab.run.device import ATTRIBUTES
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
 from normlab.run.numba_host import (
@@ -27,11 +26,10 @@ from normlab.run.numba_host import (
 from normlab.run.signatures import Signature, bind, signature_of
 from normlab.run.transfer import Transfer
 from normlab.sim import simulate
-from normlab.sim.language.rewrite import names_of
 from normlab.sim.language.variables import Types
+from normlab.sim.machine.cooperative import blocks_at_once, is_cooperative
 
 FORALL_BLOCK = 128  # threads; the driver of a GPU would choose more, but an idle thread costs time in the simulator
-WARP = ATTRIBUTES["WARP_SIZE"]
 NOT_COMPILED = {
     *("inspect_cubin", "inspect_mlir", "inspect_ptx"),
     *("inspect_asm", "inspect_cfg", "inspect_disasm_cfg", "inspect_llvm", "inspect_lto_ptx", "inspect_sass"),
@@ -55,34 +53,22 @@ class Overload:
         self.function = frozen(kernel.py_func)
 
     def max_cooperative_grid_blocks(self, blockdim: Any, dynsmemsize: int = 0) -> int:
-        """Return how many blocks of `blockdim` threads an H200 holds at once; registers are not counted."""
-        threads = math.prod(blockdim) if isinstance(blockdim, (tuple, list)) else int(blockdim)
-        warps = -(-threads // WARP)
-        resident = min(
-            ATTRIBUTES["MAX_BLOCKS_PER_MULTIPROCESSOR"],
-            ATTRIBUTES["MAX_THREADS_PER_MULTI_PROCESSOR"] // (warps * WARP),
-            ATTRIBUTES["MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"]
-            // (dynsmemsize + ATTRIBUTES["RESERVED_SHARED_MEMORY_PER_BLOCK"]),
-        )
-        return resident * ATTRIBUTES["MULTIPROCESSOR_COUNT"]
+        """Return how many blocks of `blockdim` threads an H200 holds at once, as far as `blocks_at_once` knows."""
+        return blocks_at_once(_product(blockdim), dynsmemsize)
 
     @property
     def cooperative(self) -> bool:
         """Return whether the kernel, or a function that it calls, uses the group of the grid's threads."""
-        return any("this_grid" in names_of(function.__code__) for function in _reached(self.function, []))
+        return is_cooperative(self.function)
 
     def __getattr__(self, name: str) -> Any:
         """Raise an error that names the missing attribute."""
         raise _missing(name)
 
 
-def _reached(function: Any, found: list[Any]) -> list[Any]:
-    """Return `function` and the device functions that it calls, found so far and further on."""
-    if isinstance(function, FunctionType) and function not in found:
-        found.append(function)
-        for name in names_of(function.__code__):
-            _reached(getattr(function.__globals__.get(name), "py_func", None), found)
-    return found
+def _product(extent: Any) -> int:
+    """Return how many blocks or threads an extent means."""
+    return math.prod(extent) if isinstance(extent, (tuple, list)) else int(extent)
 
 
 def _missing(name: str) -> Exception:
@@ -216,20 +202,24 @@ class Kernel:
         else:
             signature = Signature(tuple(map(type_of, values)), None)
         overload = self.compile(signature.arguments)
-        self._check_bounds(configuration[1])
+        self._check_size(overload, *configuration)
         self.launcher.launch(
             Launch(self.source, overload.function, configuration, cluster, values, transfer.fresh, overload.types)
         )
         for come_back in (*transfer.back, *back):
             come_back()
 
-    def _check_bounds(self, blockdim: Any) -> None:
-        """Raise the driver's error for a block with more threads than `launch_bounds` allows."""
+    def _check_size(self, overload: Overload, grid: Any, block: Any, stream: Any, shared_bytes: int) -> None:
+        """Raise the driver's error for a block larger than `launch_bounds`, or blocks that wait but do not all run."""
         bounds = self.targetoptions.get("launch_bounds")
         most = bounds[0] if isinstance(bounds, tuple) and bounds else bounds
-        threads = math.prod(blockdim) if isinstance(blockdim, tuple) else int(blockdim)
+        threads, blocks = _product(block), _product(grid)
         if most and threads > most:
             raise driver_error("INVALID_VALUE", f"a block has {threads} threads, and launch_bounds allows {most}")
+        at_once = blocks_at_once(threads, shared_bytes)
+        if blocks > at_once and overload.cooperative:
+            reason = f"the kernel uses this_grid(), and of its {blocks} blocks the device holds {at_once} at once"
+            raise driver_error("COOPERATIVE_LAUNCH_TOO_LARGE", reason)
 
     @staticmethod
     def _prepared(extension: Any, value: Any, stream: Any, back: list[Callable[[], None]]) -> Any:

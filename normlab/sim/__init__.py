@@ -28,9 +28,9 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
   device function stay Python ints there, and a float32 that they meet stays float32, where Numba computes in float64.
   A complex literal takes the width of what it meets. With the check all these are Numba's (`language/variables.py`),
   except in a device function that one kernel calls with several types, and for the entries of tuples.
-- Names bound to comparisons by unpacking add up as bools, and so do bools from arrays and arguments.
-- A product and a sum are rounded apart, where NVVM may make them one fused multiply-add.
-- Narrow integers in the fields of a record are NumPy's own, and so is a uint64 there.
+- Two comparisons given to a device function as arguments add up there as bools.
+- A product and a sum are rounded apart, where NVVM may make them one fused multiply-add. `fastmath` changes nothing.
+- An `assert` or `raise` ends the launch; on a GPU without `debug=True` the thread just returns, without a word.
 - Indices have 64 bits, not 32, for the bit functions.
 - An asynchronous copy reads its source when it begins and arrives when it is waited for, not in between.
 - Shared and local arrays of bfloat16 work; numba-cuda 0.30.4 does not compile them.

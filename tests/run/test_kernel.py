@@ -29,6 +29,21 @@ def test_every_form_of_jit_launches(cuda):
         assert kernel.__name__ == "one"
 
 
+@pytest.mark.parametrize("inline", [True, False, "always", "never"])
+def test_a_device_function_is_inlined_by_a_bool_or_by_a_word(cuda, inline):
+    @cuda.jit(device=True, inline=inline)
+    def put(array, at, value):
+        array[at] = value
+
+    @cuda.jit
+    def kernel(x):
+        put(x, cuda.grid(1), cuda.blockDim.x)
+
+    x = np.zeros(4)
+    kernel[1, 4](x)
+    assert (x == 4).all()
+
+
 def test_options_that_mean_something_are_refused(cuda):
     for option in ("link", "boundscheck"):
         with pytest.raises(NotImplementedError, match=option):

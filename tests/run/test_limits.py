@@ -66,6 +66,32 @@ def test_a_kernel_knows_whether_it_is_cooperative(cuda):
     assert [each.overloads[()].cooperative for each in (kernel, alone)] == [True, False]
 
 
+def test_a_grid_that_waits_has_at_most_the_blocks_that_run_at_once(cuda):
+    @cuda.jit(device=True)
+    def wait():
+        cuda.cg.this_grid().sync()
+
+    @cuda.jit
+    def waiting(x):  # through a closure
+        wait()
+        x[0] = 1
+
+    @cuda.jit
+    def not_waiting(x):
+        x[0] = 1
+
+    x = np.zeros(1)
+    waiting[132 * 2, 1024](x)
+    assert x[0] == 1
+    x[0] = 0
+    for grid, block, shared, most in ((265, 1024, 0, 264), ((200, 200), 32, 0, 4224), (400, 32, 100 * 1024, 264)):
+        with pytest.raises(Exception, match=f"COOPERATIVE_LAUNCH_TOO_LARGE.* {np.prod(grid)} blocks .* {most} at once"):
+            waiting[grid, block, 0, shared](x)
+    assert x[0] == 0
+    not_waiting[5000, 1](x)
+    assert x[0] == 1
+
+
 class Colour(enum.Enum):
     red, green = 1, 2
 

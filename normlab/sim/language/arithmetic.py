@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.fused import fma64, narrow_fma
-from normlab.sim.language.integers import INTEGER_CASTS, NarrowInteger, is_unsigned
+from normlab.sim.language.integers import INTEGER_CASTS, Boolean, NarrowInteger, is_unsigned, meet_in_float
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ def int64s(indices: Any) -> Any:
 
 def to_int(value: Any = 0) -> Any:
     """Return `int(value)`: an integer keeps its type, anything else becomes int64."""
-    return value if isinstance(value, np.integer) else INTEGER_CASTS["int64"](value)
+    return value if isinstance(value, np.integer) and not isinstance(value, Boolean) else INTEGER_CASTS["int64"](value)
 
 
 def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], negative_zero: bool) -> Callable[..., Any]:
@@ -211,8 +211,11 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
         if type(a) is int and type(b) is int:  # as the rest would, but indices are compared all the time
             return builtin(a, b)
         if not isinstance(a, (float, np.floating)) and not isinstance(b, (float, np.floating)):
-            result = builtin(a, b)
-            return result if is_unsigned(a) == is_unsigned(b) else INTEGER_CASTS["int64"](result)
+            if is_unsigned(a) == is_unsigned(b):
+                return builtin(a, b)
+            if not meet_in_float(a, b):
+                return INTEGER_CASTS["int64"](builtin(a, b))
+            a, b = np.float64(a), np.float64(b)
         a, b = _typed(a), _typed(b)
         kind = np.result_type(type(a), type(b)).type
         if a == b:
@@ -225,6 +228,13 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
         return builtin(*values, **options) if len(values) == 1 or options else reduce(of_two, values)
 
     return compute
+
+
+def divide_with_remainder(a: Any, b: Any) -> tuple[Any, Any]:
+    """Return `divmod(a, b)`: of a uint64 and a signed integer two float64, where `//` and `%` give int64."""
+    if meet_in_float(a, b):
+        a, b = np.float64(a), np.float64(b)
+    return floor_divide(a, b), modulo(a, b)
 
 
 def _without_types(value: Any) -> Any:
@@ -243,6 +253,6 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "bool": np.bool_,
     "round": to_nearest,
     "pow": power,
-    "divmod": lambda a, b: (floor_divide(a, b), modulo(a, b)),
+    "divmod": divide_with_remainder,
     "print": lambda *values: print(*map(_without_types, values)),
 }

@@ -6,6 +6,7 @@ Every argument, and every array that a kernel names from outside, enters the ker
 """
 
 import sys
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -17,24 +18,29 @@ from normlab.sim.language.integers import CASTS_OF_DTYPES, WITH_LOADS_OF_THEIR_O
 SCALARS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, ml_dtypes.bfloat16, Enum)
 
 
+def store_wrapped(store: Callable[[Any, Any], None], key: Any, value: Any, dtype: np.dtype) -> None:
+    """Call `store(key, value)`, NumPy's own, with what a device stores of `value` into memory of `dtype`."""
+    cast = CASTS_OF_DTYPES.get(dtype)
+    if cast is None:  # no integers
+        store(key, value)
+        return
+    # NumPy raises for inf and NaN, and does not define what a float out of range becomes; cvt.rzi saturates.
+    if isinstance(value, (float, np.floating)):
+        value = cast(value)
+    try:
+        store(key, value)
+    except (OverflowError, ValueError):  # too large, or a NaN
+        if not isinstance(value, (int, float, np.number)):
+            raise
+        store(key, cast(value))
+
+
 class WrappingArray(np.ndarray):
     """An integer array whose stores wrap, as a device's do."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store `value` modulo 2**bits; a float is truncated toward zero, as far as it does not saturate."""
-        cast = CASTS_OF_DTYPES.get(self.dtype)
-        if cast is None:  # a view of the integers' bits as floats
-            super().__setitem__(key, value)
-            return
-        # NumPy raises for inf and NaN, and does not define what a float out of range becomes; cvt.rzi saturates.
-        if isinstance(value, (float, np.floating)):
-            value = cast(value)
-        try:
-            super().__setitem__(key, value)
-        except (OverflowError, ValueError):  # too large, or a NaN
-            if not isinstance(value, (int, float, np.number)):
-                raise
-            super().__setitem__(key, cast(value))
+        store_wrapped(super().__setitem__, key, value, self.dtype)
 
 
 # A load by a method in Python takes more than ten times as long as NumPy's own. So only the dtypes that need it get
@@ -51,8 +57,47 @@ class NarrowArray(WrappingArray):
         return value if holder is None else holder(value)
 
 
-class RecordArray(np.recarray):
-    """An array of records, which has their fields by name: states[i].s0."""
+class Record(np.void):  # type: ignore[misc]  # final in NumPy's stubs, and yet the base of np.record
+    """A record in an array's memory, which has its fields by name: states[i].s0, states[i]["s0"]."""
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return a field's value, also of a field whose name is an attribute's of NumPy, such as `real`."""
+        fields = np.void.__getattribute__(self, "dtype").fields
+        return self[name] if name in fields else np.void.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Store a field's value."""
+        self[name] = value
+
+    def __getitem__(self, name: Any) -> Any:
+        """Return a field's value: a number as arrays load it, an array, or a record."""
+        value = super().__getitem__(name)
+        if isinstance(value, np.ndarray):
+            return as_kernel_array(value)
+        if isinstance(value, np.void):
+            return value.view((Record, value.dtype))
+        holder = WITH_LOADS_OF_THEIR_OWN.get(value.dtype)
+        return value if holder is None else holder(value)
+
+    def __setitem__(self, name: Any, value: Any) -> None:
+        """Store a field's value as arrays do."""
+        store_wrapped(super().__setitem__, name, value, self.dtype.fields[name][0])  # type: ignore[index]
+
+
+class RecordArray(np.ndarray):
+    """An array of records, which has their fields by name, as arrays: states[i].s0, states.s0[i], states["s0"][i]."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the array of a field."""
+        if name in (self.dtype.names or ()):
+            return self[name]
+        raise AttributeError(f"an array of records has no attribute {name!r}, and they have no such field")
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a record, a field's array, or a view."""
+        value = super().__getitem__(key)
+        # NumPy gives a field's array the class of this one.
+        return as_kernel_array(np.asarray(value)) if isinstance(key, str) else value
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store a record, which may be one of an array that an observer watches (machine/observed.py)."""
@@ -66,8 +111,13 @@ def as_kernel_array(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu":
         return array.view(WrappingArray)
     if array.dtype.names:
-        return array.view(RecordArray)
+        return array.view(np.dtype((Record, array.dtype)), RecordArray)
     return array.view()  # a new object, because addresses are kept per object (observed.py)
+
+
+def is_record(value: Any) -> bool:
+    """Return whether an adopted argument is a record: the host has it as an array without axes."""
+    return isinstance(value, RecordArray) and not value.ndim
 
 
 def adopt(value: Any) -> Any:

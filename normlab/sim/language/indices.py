@@ -129,6 +129,6 @@ def is_boolean(node: ast.expr, names: set[str]) -> bool:
             return is_boolean(left, names) and is_boolean(right, names)
         case ast.Name(name):
             return name in names
-        case ast.Call(ast.Name("bool")):
+        case ast.Call(ast.Name("bool" | "boolean" | "bool_") | ast.Attribute(_, "boolean" | "bool_")):
             return True
     return False

@@ -47,7 +47,7 @@ def _meeting(operation: Callable[[Any, Any], Any], reflected: bool) -> Callable[
     return method
 
 
-# NumPy would compare a narrow integer with a uint64 in float64, where 2**53 and 2**53 + 1 are equal.
+# A narrow integer is compared in 64 bits; with an Unsigned64, that compares (below).
 def _compared(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda self, other: operation(np.int64(self), other)
 
@@ -101,6 +101,41 @@ for _name in ("int8", "int16", "uint8"):
     _kind.meets = _kind.meets | {np.float32: np.float32, np.float16: np.float16 if _name == "int8" else np.float32}
 
 
+class Boolean(_narrow("int8")):  # type: ignore[misc]  # a class made by a function
+    """A bool out of an array or an argument: an int64 in arithmetic, and a bool still in ~, &, | and ^ with another."""
+
+    # Every number is wider: with a float the result has the float's type.
+    meets: ClassVar[dict[type, Callable[[Any], Any]]] = {np.float32: np.float32, np.float16: np.float16}
+    __neg__ = np.int64.__neg__
+
+    def __invert__(self) -> Any:
+        """Return the opposite, as Numba does of a bool."""
+        return Boolean(not self)
+
+    def __abs__(self) -> Any:
+        """Return an int8, as Numba does."""
+        return NARROW[np.dtype("int8")](self)
+
+    def __str__(self) -> str:
+        """Print as Python's."""
+        return str(bool(self))
+
+
+def _bitwise_of_bools(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Boolean, other: Any) -> Any:
+        result = operation(np.int64(self), other)
+        return Boolean(result) if isinstance(other, BOOLS) else result
+
+    return method
+
+
+BOOLS = (bool, np.bool_, Boolean)
+for _word in ("and", "or", "xor"):
+    _method = _bitwise_of_bools(getattr(operator, f"__{_word}__"))
+    setattr(Boolean, f"__{_word}__", _method)
+    setattr(Boolean, f"__r{_word}__", _method)
+
+
 class Unsigned64(np.uint64):
     """A uint64 that becomes an int64 where it meets a signed integer, as in Numba; NumPy's would become a float64."""
 
@@ -135,19 +170,44 @@ def _as_float(value: Any) -> Any:
 
 Unsigned64.__truediv__ = lambda self, other: np.float64(self) / _as_float(other)  # type: ignore[method-assign]
 Unsigned64.__rtruediv__ = lambda self, other: _as_float(other) / np.float64(self)  # type: ignore[method-assign]
+
+
+def meet_in_float(one: Any, other: Any) -> bool:
+    """Return whether a comparison, max, min or divmod of two is of float64: of a uint64 with a signed integer it is."""
+    return any(isinstance(a, np.uint64) and _is_signed(b) for a, b in ((one, other), (other, one)))
+
+
+def _is_signed(value: Any) -> bool:
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, (*BOOLS, np.uint64))
+    return integer and not getattr(value, "unsigned", False)
+
+
+# Numba has no integer type for a uint64 and a signed integer, and compares them in float64: 2**53 + 1 equals 2**53.
+def _compared_unsigned(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Unsigned64, other: Any) -> Any:
+        if _is_signed(other):
+            return operation(np.float64(self), np.float64(other))
+        return operation(np.uint64(self), other)
+
+    return method
+
+
 for _word in ("lt", "le", "gt", "ge", "eq", "ne"):
-    _compare = getattr(operator, _word)
-    setattr(Unsigned64, f"__{_word}__", lambda self, other, compare=_compare: compare(np.uint64(self), other))
+    setattr(Unsigned64, f"__{_word}__", _compared_unsigned(getattr(operator, _word)))
 Unsigned64.__hash__ = np.uint64.__hash__  # type: ignore[method-assign]
 for _word in ("lshift", "rshift"):
     setattr(Unsigned64, f"__{_word}__", _unsigned_shift(getattr(operator, _word)))
-for _word in ("neg", "pos", "invert"):
+for _word in ("neg", "pos", "invert", "abs"):
     _unary = getattr(operator, _word)
     setattr(Unsigned64, f"__{_word}__", lambda self, unary=_unary: Unsigned64(unary(np.uint64(self))))
 for _kind in NARROW.values():
     if _kind.unsigned:
         _kind.meets[Unsigned64] = np.uint64
-WITH_LOADS_OF_THEIR_OWN: dict[np.dtype, type] = {**NARROW, np.dtype("uint64"): Unsigned64}
+WITH_LOADS_OF_THEIR_OWN: dict[np.dtype, type] = {
+    **NARROW,
+    np.dtype("uint64"): Unsigned64,
+    np.dtype("bool"): Boolean,
+}
 
 
 class IntegerCast:
@@ -223,9 +283,11 @@ TYPES: dict[str, Any] = {
 
 
 def adopt_scalar(value: Any) -> Any:
-    """Return a host scalar as the kernel sees it: Python floats are float64, narrow integers compute in 64 bits."""
+    """Return a host scalar as the kernel sees it: Python floats are float64, bools and integers compute in 64 bits."""
     if type(value) is float:
         return np.float64(value)
+    if isinstance(value, (bool, np.bool_)):
+        return Boolean(value)
     # A larger int has no type on the device: it goes through unchanged, and NumPy raises where it is used.
     if type(value) is int and -(1 << 63) <= value < 1 << 64:
         return np.int64(value) if value < 1 << 63 else Unsigned64(value)

@@ -23,7 +23,7 @@ import numpy as np
 from normlab.sim.language.arithmetic import OPERATORS, int64s
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
-from normlab.sim.language.integers import adopt_scalar
+from normlab.sim.language.integers import BOOLS, Boolean, adopt_scalar
 from normlab.sim.language.source import definitions_in, first_line, functions_in, parsing, source_of
 from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
@@ -51,9 +51,15 @@ def _bit_count(value: Any) -> Any:
     return popc(value) if isinstance(value, (int, np.integer)) else value.bit_count()
 
 
+def as_boolean(value: Any) -> Any:
+    """Return Python's and NumPy's bools as a `Boolean`, anything else as it is."""
+    return Boolean(value) if isinstance(value, BOOLS) else value
+
+
 OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {
     PREFIX + "item": _update_item,
     PREFIX + "bit_count": _bit_count,
+    PREFIX + "bool": as_boolean,
     PREFIX + "int64": np.int64,
     PREFIX + "int64s": int64s,
     **CAST_GLOBALS,
@@ -175,7 +181,7 @@ class SafeOperators(ast.NodeTransformer):
         # Each function has variables of its own: what is an index outside may be a float inside.
         self._indices, self._booleans, self._in_index = index_names(node), boolean_names(node), False
         if isinstance(node, ast.Lambda):
-            node.body = self._typed(node.body)
+            node.body = self._typed(node.body, True)
         self.generic_visit(node)
         self._indices, self._booleans, self._in_index = outer
         return node
@@ -195,17 +201,22 @@ class SafeOperators(ast.NodeTransformer):
         node.slice = self._visit_with(True, node.slice)
         return node
 
-    def _typed(self, node: Any) -> Any:
-        """Return `node` as an np.int64 if it is an integer that may meet more than indices."""
+    def _typed(self, node: Any, leaves: bool = False) -> Any:
+        """Return `node` as an np.int64 if it is an integer that may meet more than indices.
+
+        If the value `leaves` for where the source does not show it to be a comparison's, a bool is a `Boolean`.
+        """
         # NumPy takes a Python int as an index faster than an np.int64, and the brackets hold nothing else.
         if self._in_index:
             return node
         if isinstance(node, ast.IfExp):
-            node.body, node.orelse = self._typed(node.body), self._typed(node.orelse)
+            node.body, node.orelse = self._typed(node.body, leaves), self._typed(node.orelse, leaves)
             return node
         if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
-            node.elts = [self._typed(part) for part in node.elts]
+            node.elts = [self._typed(part, True) for part in node.elts]
             return node
+        if leaves and is_boolean(node, self._booleans):
+            return ast.copy_location(_call(_name("bool"), node), node)
         # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
         value = _constant_int(node)
         if value is not None:
@@ -226,7 +237,7 @@ class SafeOperators(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         """Turn `return 0` into `return np.int64(0)`."""
-        node.value = self._typed(node.value)
+        node.value = self._typed(node.value, True)
         return self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType
 from typing import Any
@@ -106,3 +106,42 @@ def _number(code: CodeType, instruction: int) -> int:
     equal line numbers, too.
     """
     return position_of(code, instruction)[0] or code.co_firstlineno
+
+
+@cache
+def name_given(code: CodeType, instruction: int, otherwise: str) -> str:
+    """Return the name to which the source assigns the result of a call, an instruction of `code`, if to any.
+
+    Code objects that compare equal have equal names of variables, too.
+    """
+    _, line, _, byte = position_of(code, instruction)
+    return name_at(code.co_filename, line, byte, otherwise)
+
+
+def name_at(file: str, line: int | None, byte: int | None, otherwise: str) -> str:
+    """Return the name to which a file assigns the result of the call that ends there, if to any."""
+    return _names_of_calls(source_of(file)).get((line, byte), otherwise)
+
+
+@lru_cache(maxsize=64)
+def _names_of_calls(source: str) -> dict[tuple[int | None, int | None], str]:
+    """Return to which name a text assigns the result of a call, or of an expression with it, by the call's end."""
+    names: dict[tuple[int | None, int | None], str] = {}
+    for node in ast.walk(tree_of(source)):
+        match node:
+            case ast.Assign([target, *_], value) | ast.AnnAssign(target, _, ast.expr() as value):
+                _name_calls(names, target, value)
+            case ast.NamedExpr(target, value):
+                _name_calls(names, target, value)
+    return names
+
+
+def _name_calls(names: dict[tuple[int | None, int | None], str], target: ast.expr, value: ast.expr) -> None:
+    """Note the calls in a value that is assigned to a name, or of a tuple's parts, each assigned to its own."""
+    match target, value:
+        case ((ast.Tuple(targets) | ast.List(targets)), (ast.Tuple(values) | ast.List(values))):
+            for one, other in zip(targets, values, strict=False):
+                _name_calls(names, one, other)
+        case ast.Name(name), _:
+            calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+            names.update({(call.end_lineno, call.end_col_offset): name for call in calls})

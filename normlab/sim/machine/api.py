@@ -14,7 +14,7 @@ import numpy as np
 from normlab.sim.language.arrays import shape_of
 from normlab.sim.language.functions import MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.language.half import BF16, FP16
-from normlab.sim.language.integers import TYPES
+from normlab.sim.language.integers import BOOLS, TYPES
 from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.language.vector_types import VECTOR_TYPES
 from normlab.sim.machine.atomics import Atomics
@@ -117,7 +117,7 @@ class Cuda(WarpOperations):
         return of_axis("x") if ndim == 1 else tuple(map(of_axis, "xyz"[:ndim]))
 
     def _barrier(self, kind: str, given: Any) -> Any:
-        if isinstance(given, (bool, np.bool_)):
+        if isinstance(given, BOOLS):
             raise TypeError(f"{kind} takes an int: Numba compiles no kernel that gives it a bool; 1 if … else 0 is one")
         thread = self.current
         thread.given = given

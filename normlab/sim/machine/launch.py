@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.arrays import adopt
+from normlab.sim.language.arrays import adopt, is_record
 from normlab.sim.language.errors import SimulationError, own_lines
 from normlab.sim.language.rewrite import Rewriter, python_function
 from normlab.sim.language.variables import Types
 from normlab.sim.machine.api import Cuda
 from normlab.sim.machine.checking import check as check_with_compiler
 from normlab.sim.machine.clusters import MAX_CLUSTER
+from normlab.sim.machine.cooperative import blocks_at_once, is_cooperative
 from normlab.sim.machine.memory import MAX_SHARED
 from normlab.sim.machine.observe import Observer
 from normlab.sim.machine.scheduler import Grid, schedule_order
@@ -185,6 +186,7 @@ class Launch:
     def __call__(self, *arguments: Any) -> Any:
         """Launch on `arguments`."""
         try:
+            self._check_cooperative()
             if self._checked is not None:
                 adopted = adopt_arguments(self.function, arguments)
                 self.types = check_with_compiler(self._checked, self.function, arguments, adopted)
@@ -192,6 +194,15 @@ class Launch:
         except BaseException as error:  # leave the kernel's lines in the traceback, without the simulator's
             error.__traceback__ = own_lines(error.__traceback__)
             raise
+
+    def _check_cooperative(self) -> None:
+        """Raise ValueError for more blocks than run at once, if they may wait for each other: the driver refuses."""
+        blocks, most = prod(self.grid), blocks_at_once(prod(self.block), self._dynamic_shared_bytes)
+        if blocks > most and is_cooperative(self.function):
+            raise ValueError(
+                f"kernel {self.function.__name__!r} is cooperative, because it uses this_grid(), and grid {self.grid} "
+                f"has {blocks} blocks; an H200 holds {most} of them at once"
+            )
 
     def run(self, arguments: tuple, observer: Observer | None = None, first: str = "scheduler") -> str | None:
         """Run the kernel to its end, in place on `arguments`; tell `observer` of every event.
@@ -218,6 +229,8 @@ class Launch:
             observer.kernel_code = body.__code__
             parameters = parameters_of(function, len(adopted))
             adopted = [observer.adopt(value, one.name) for value, one in zip(adopted, parameters, strict=False)]
+        else:
+            adopted = [value[()] if is_record(value) else value for value in adopted]
         order = schedule_order(self._schedule)
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster

@@ -4,8 +4,6 @@
 (observe.py) the arrays returned here are wrapped.
 """
 
-import linecache
-import re
 import sys
 from functools import lru_cache
 from math import prod
@@ -16,11 +14,13 @@ import numpy as np
 
 from normlab.sim.language.arrays import adopt, as_kernel_array, dtype_of, shape_of
 from normlab.sim.language.errors import SimulationError
+from normlab.sim.language.source import name_given
 from normlab.sim.machine.observed import ObservedArray, plain_array, pointer
 from normlab.sim.protocols import Block, Cuda
 
 INTEGER_POISON = 0x5A  # every byte of a fresh integer: 0x5a5a5a5a is as good as garbage, and easy to recognise
 MAX_STATIC_SHARED = 48 * 1024  # bytes per block that ptxas accepts
+MAX_LOCAL = 512 * 1024  # bytes per thread (CUDA programming guide, technical specifications per compute capability)
 MAX_SHARED = 227 * 1024  # bytes per block, on an H200
 SHARED_SPACING = 1 << 20  # bytes between the shared arrays of the imagined device: each begins at bank 0
 DYNAMIC_ADDRESS = 1 << 40  # where dynamic shared memory begins on the imagined device
@@ -53,14 +53,18 @@ def fresh(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 0) -> np.nda
 @lru_cache(maxsize=64, typed=True)
 def _pattern(shape: Any, dtype: Any) -> np.ndarray:
     """Return `fresh` memory of a shape and dtype; the caller copies it."""
-    return fresh(shape_of(shape), dtype_of(dtype))
+    extents, kind = shape_of(shape), dtype_of(dtype)
+    check_local(extents, kind)
+    return fresh(extents, kind)
 
 
-def name_given(file: str, line: int, otherwise: str) -> str:
-    """Return the name that a line of a file assigns to, as far as the source tells."""
-    # `tile = cuda.shared.array(…)` is called "tile" in reports. A call in the middle of an expression has no name.
-    match = re.match(r"\s*(\w+)\s*=[^=]", linecache.getline(file, line))
-    return match[1] if match else otherwise
+def check_local(shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise SimulationError for a local array that is larger than a thread's local memory: ptxas refuses it."""
+    size = prod(shape) * dtype.itemsize
+    if size > MAX_LOCAL:
+        raise SimulationError(
+            f"a local array of shape {shape} takes {size} bytes; a thread has at most {MAX_LOCAL} of local memory"
+        )
 
 
 class SharedMemory:
@@ -83,7 +87,8 @@ class SharedMemory:
         site = (id(caller.f_code), caller.f_lasti, id(caller.f_globals))
         block = self._cuda.current.block
         if site not in block.shared:
-            name = name_given(caller.f_code.co_filename, caller.f_lineno, "shared array")
+            watched = self._cuda.observer is not None
+            name = name_given(caller.f_code, caller.f_lasti, "shared array") if watched else ""
             self._make(block, site, shape_of(shape), dtype_of(dtype), alignment, name)
         return block.shared[site]
 
@@ -181,7 +186,7 @@ class LocalMemory:
         if self._cuda.observer is None:
             return array
         caller = sys._getframe(1)
-        name = name_given(caller.f_code.co_filename, caller.f_lineno, "local array")
+        name = name_given(caller.f_code, caller.f_lasti, "local array")
         return self._cuda.observer.made(array, name, "local", 0, self._cuda.current.block)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normlab.sim.language.arrays import is_record
 from normlab.sim.language.paths import KERNEL_MARK
 from normlab.sim.machine.observed import Buffer, ObservedArray, ObservedRecord, allocation_of, pointer
 from normlab.sim.machine.vector import Part, neighbours
@@ -65,7 +66,8 @@ class Observer:
         address, allocation = self._device_address(value)
         buffer = Buffer(name, "global", value, address, allocation)
         self.add(buffer)
-        return self.array_class(value, buffer, self, buffer.address)
+        array = self.array_class(value, buffer, self, buffer.address)
+        return ObservedRecord(array, ()) if is_record(value) else array
 
     def _device_address(self, array: np.ndarray) -> tuple[int, range]:
         """Return where `array` begins on the imagined device, and the addresses of the allocation that it lies in."""

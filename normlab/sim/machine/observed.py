@@ -7,6 +7,7 @@ from weakref import ref
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
+from normlab.sim.language.arrays import as_kernel_array
 from normlab.sim.protocols import Observer
 
 
@@ -89,16 +90,16 @@ class ObservedArray:
     def field(self, name: str) -> "ObservedArray":
         """Return the field `name` of an array of records."""
         if name not in self.fields:
-            self.fields[name] = self.viewed(np.asarray(self.raw)[name])
+            self.fields[name] = self.viewed(as_kernel_array(np.asarray(self.raw)[name]))
         return self.fields[name]
 
 
 def elements(array: ObservedArray) -> np.ndarray:
     """Return a copy of an array's elements, each of them read."""
-    copy = np.array(array.raw)
+    copy = as_kernel_array(np.array(array.raw))  # which can store records
     for index in np.ndindex(array.shape):
         copy[index] = array[index]
-    return copy
+    return np.asarray(copy)
 
 
 class ObservedRecord:

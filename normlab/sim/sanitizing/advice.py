@@ -133,14 +133,15 @@ def against_garbage(name: str, space: str, operation: str, line: int | None) -> 
     )
 
 
-def against_index(kind: str, name: str, axis: int, position: int, extent: int) -> str:
-    """Return what to do about an index that is not inside its dimension."""
+def against_index(kind: str, name: str, part: bool, axis: int, position: int, extent: int) -> str:
+    """Return what to do about an index that is not inside its dimension of an array, or of a `part` of it."""
+    extent_as = f"the part's shape[{axis}]" if part else f"{name}.shape[{axis}]"
     if kind == "negative-index":
         return (
             f"index {position} of axis {axis} is negative, so Numba counts it from the end, to {position + extent}: "
-            f"guard the access, or write {name}.shape[{axis}] - {-position} if that is meant"
+            f"guard the access, or write {extent_as} - {-position} if that is meant"
         )
     return (
-        f"index {position} is outside of axis {axis} of {name!r}, which has {extent} "
-        f"{'element' if extent == 1 else 'elements'}: guard the access by a comparison with {name}.shape[{axis}]"
+        f"index {position} is outside of axis {axis} of {'this part of ' if part else ''}{name!r}, which has {extent} "
+        f"{'element' if extent == 1 else 'elements'}: guard the access by a comparison with {extent_as}"
     )

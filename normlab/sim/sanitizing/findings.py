@@ -115,7 +115,8 @@ class Finding:
     def __str__(self) -> str:
         """Return the finding in four to seven lines."""
         times = "once" if self.count == 1 else f"{self.count:,} times"
-        where = "" if self.array is None else f" on {self.space} {self.array}[{', '.join(map(str, self.index))}]"
+        place = f"[{', '.join(map(str, self.index))}]" if self.index else ""  # a record has no axes
+        where = "" if self.array is None else f" on {self.space} {self.array}{place}"
         equal = " of equal values" if self.benign else ""
         acts = "\n".join(f"  {act}" for act in (self.first, self.second) if act is not None)
         return f"{self.kind}{equal}{where}, {times}\n{acts}\n  {self.advice}"

@@ -22,7 +22,9 @@ class Notes:
     def outside(self, operation: str, array: ObservedArray, key: Any, access: Access) -> bool:
         """Report an index that is negative or out of bounds; return whether it is out of bounds."""
         outside = False
-        positions, name = positions_of(array, key), array.buffer.name
+        positions, name, whole = positions_of(array, key), array.buffer.name, array.buffer.array
+        # A row, a slice or an array in a field. A field's column has the strides of its records, and their extents.
+        part = (array.shape, array.strides) != (whole.shape, whole.strides)
         for axis, position, extent in positions:
             if 0 <= position < extent:
                 continue
@@ -40,7 +42,7 @@ class Notes:
                     tuple(place for _, place, _ in positions),
                     act_of(operation, access),
                     None,
-                    against_index(kind, name, *wrong),
+                    against_index(kind, name, part, *wrong),
                 )
 
             self._collector.add((kind, name, id(access.code), access.instruction), access.code, make)

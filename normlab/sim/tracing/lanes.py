@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normlab.sim.language.source import Line
-from normlab.sim.machine.memory import DYNAMIC_ADDRESS, SHARED_SPACING, name_given
+from normlab.sim.language.source import Line, name_at
+from normlab.sim.machine.memory import DYNAMIC_ADDRESS, SHARED_SPACING
 from normlab.sim.machine.observed import Buffer
 from normlab.sim.machine.shuffles import SOURCES, VOTES
 from normlab.sim.protocols import CLUSTER_PASSES
@@ -114,8 +114,8 @@ class LaneRecorder:
                 self._shared_count += 1
             address = DYNAMIC_ADDRESS if dynamic else self._shared_count * SHARED_SPACING
             self._shared_count += 1
-            line = line_of(frame.call)
-            name = name_given(line.file, line.number, "shared array")
+            node = frame.call.at
+            name = name_at(frame.call.file, node.end_lineno, node.end_col_offset, "shared array")
             buffer = Buffer(name, "shared", np.empty(array.shape, array.dtype), address)
             self._recorder.add(buffer)
             self._shared[key] = Seen(buffer, address, array.base[1])

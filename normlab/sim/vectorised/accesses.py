@@ -21,7 +21,6 @@ from normlab.sim.vectorised.values import (
     Mixed,
     Vector,
     element,
-    kind_of,
     merge,
     scalars,
     take,
@@ -231,8 +230,6 @@ def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
     if array.frozen:
         raise NotVectorisedError("of a store into constant memory")
     held.before_store(frame.lanes.machine)
-    if held.records is not None:
-        as_in_field(value, array)
     numbers = converted(value, array.dtype, frame.width)
     if held.accesses is not None:
         held.accesses.written(frame.lanes, place, numbers)
@@ -241,18 +238,6 @@ def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
     held.data[place] = numbers
     if held.written is not None:
         held.written[place] = held.whole
-
-
-def as_in_field(value: Any, field: Array) -> None:
-    """Raise NotVectorisedError unless NumPy, whose rules are those of records, stores a number as an array does."""
-    held, dtype = HOLDERS.get(kind_of(value)), field.dtype
-    alike = {"f": "f", "i": "iuf", "u": "iuf"}
-    if held is None or (held != dtype and dtype.kind not in alike.get(held.kind, "")):
-        raise NotVectorisedError("NumPy converts a number to a record's field by rules of its own")
-    if held != dtype and dtype.kind in "iu" and (dtype != np.uint64 or kind_of(value) is int):
-        numbers = value.data if type(value) is Vector else np.array(value)
-        if int(numbers.min()) < np.iinfo(dtype).min or int(numbers.max()) > np.iinfo(dtype).max:
-            raise NotVectorisedError("an integer is too large for a record's field")
 
 
 def converted(value: Any, dtype: np.dtype, width: int) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS
-from normlab.sim.language.integers import NARROW, Unsigned64
+from normlab.sim.language.integers import NARROW, Boolean, Unsigned64, meet_in_float
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import (
     BOOLEANS,
@@ -159,6 +159,8 @@ def _comparable(one: type, other: type) -> np.dtype | None:
     """Return the dtype in which numbers of two scalar types are compared."""
     if one is not other and {float, complex} & {one, other} and not {one, other} <= {float, np.float64, *SIGNED}:
         return None  # Python's take the other's type
+    if meet_in_float(one(1), other(1)):
+        return np.dtype(np.float64)
     # Narrow integers are compared as int64, whatever they add up to. A Python int takes the other's type.
     dtypes = {HOLDERS[kind] for kind in (one, other)}
     if int in (one, other) and len(dtypes) == 2:
@@ -168,9 +170,7 @@ def _comparable(one: type, other: type) -> np.dtype | None:
     if any(dtype.kind not in "biuf" for dtype in dtypes):
         return None
     if len(dtypes) > 1 and any(dtype.kind == "u" for dtype in dtypes):
-        return None  # an int64 and a uint64 are compared exactly, in no common type
-    if int in (one, other) and any(dtype.kind == "u" for dtype in dtypes):
-        return None
+        return None  # a uint64 meets a narrow integer, a bool or a float: rare, so one by one
     return np.result_type(*dtypes)
 
 
@@ -279,6 +279,10 @@ def unary(operation: Callable, value: Any, width: int) -> Any:
         return by_alternatives(
             lambda a, n: unary(operation, a, n) if type(a) is Vector else operation(a), (value,), width
         )
+    if value.kind is Boolean:
+        if operation is operator.invert:
+            return Vector(Boolean, 1 - value.data)
+        value = Vector(np.int64, value.data)
     kind = _unary_kind(operation, value.kind)
     if kind is None:
         return lane_by_lane(operation, (value,), width)

@@ -75,8 +75,6 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
                      array, index, *values)  # fmt: skip
     if type(array) is not Array:
         raise NotVectorisedError("of an atomic operation on something other than an array")
-    if array.store.records is not None and array.dtype.kind != "f":
-        raise NotVectorisedError("of an atomic operation on integers in records")
     if array.frozen:
         raise NotVectorisedError("of an atomic operation on constant memory")
     machine, held = frame.lanes.machine, array.store

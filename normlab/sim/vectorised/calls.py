@@ -18,6 +18,7 @@ import numpy as np
 
 from normlab.sim.language.arithmetic import int64s
 from normlab.sim.language.arrays import dtype_of, shape_of
+from normlab.sim.language.integers import BOOLS
 from normlab.sim.language.operators import function_tree
 from normlab.sim.language.rewrite import IndexByName
 from normlab.sim.machine.api import Cuda, GridGroup
@@ -29,13 +30,14 @@ from normlab.sim.machine.memory import (
     ConstantMemory,
     LocalMemory,
     SharedMemory,
+    check_local,
 )
 from normlab.sim.vectorised import accesses, atomics, functions, warps
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth
 from normlab.sim.vectorised.frames import Frame, Inner
 from normlab.sim.vectorised.memory import Array, Record, Records, Walk, contiguous_strides, length_of
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import COMPLEX, Mixed, Vector, element, merge, rebuilt, take, varies
+from normlab.sim.vectorised.values import COMPLEX, Mixed, Vector, element, kind_of, merge, rebuilt, take, varies
 
 # --- attributes ------------------------------------------------------------------------------------------------------
 
@@ -273,7 +275,7 @@ def _gridsize(site: Site, ndim: Any) -> Any:
 def _vote_of_block(name: str) -> Callable:
     def vote(site: Site, predicate: Any) -> Any:
         frame, machine = site.frame, site.frame.lanes.machine
-        if (predicate.kind if type(predicate) is Vector else type(predicate)) in (bool, np.bool_):
+        if kind_of(predicate) in BOOLS:
             raise NotVectorisedError(f"{name} gets a bool")
         machine.barrier(frame)
         blocks = machine.block_of[frame.lanes.ids]
@@ -313,7 +315,9 @@ def _seen(site: Site, key: Any, made: Any, dynamic: bool) -> Any:
 
 
 def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Any:
-    return site.frame.lanes.machine.local(shape_of(shape), dtype_of(dtype))
+    extents, kind = shape_of(shape), dtype_of(dtype)
+    check_local(extents, kind)
+    return site.frame.lanes.machine.local(extents, kind)
 
 
 def _constant_array(site: Site, array: Any) -> Any:

@@ -15,9 +15,9 @@ import numpy as np
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
 from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs, fma, popc
 from normlab.sim.language.half import BF16, FP16
-from normlab.sim.language.integers import INTEGER_CASTS, NARROW, TYPES, IntegerCast
+from normlab.sim.language.integers import BOOLS, INTEGER_CASTS, NARROW, TYPES, Boolean, IntegerCast, Unsigned64
 from normlab.sim.language.libdevice import LIBDEVICE
-from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX
+from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX, as_boolean
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
@@ -75,7 +75,7 @@ def _to_float(value: Any, width: int) -> Any:
 
 
 def _to_int(value: Any, width: int) -> Any:
-    if type(value) is Vector and issubclass(value.kind, np.integer):
+    if type(value) is Vector and issubclass(value.kind, np.integer) and value.kind is not Boolean:
         return value
     return to_integer(INTEGER_CASTS["int64"], value, width)
 
@@ -124,7 +124,7 @@ def _ufunc(function: np.ufunc, arguments: tuple, width: int) -> Any:
 
 
 def _popc(value: Any, width: int) -> Any:
-    if type(value) is not Vector or value.kind not in (*SIGNED, np.uint64):
+    if type(value) is not Vector or value.kind not in (*SIGNED, Unsigned64):
         return lane_by_lane(popc, (value,), width)
     # A narrow integer has its own number of bits, all others have 64.
     data = value.data.view(np.uint64)
@@ -143,6 +143,11 @@ def _to_variable_type(name: str) -> Callable:
 def _index_as_integer(value: Any, width: int) -> Any:
     """Return Python ints as int64, anything else as it is."""
     return to_scalar_type(np.int64, value, width) if value.kind is int else value
+
+
+def _as_boolean(value: Any, width: int) -> Any:
+    """Return bools as the scheduler's `Boolean`, anything else as it is."""
+    return Vector(Boolean, value.data.astype(np.int64)) if value.kind in BOOLS else value
 
 
 # Functions of `cuda.libdevice` of one argument, in float64, and in float32 with an f, as C names them.
@@ -166,6 +171,7 @@ VECTORISED: dict[int, Callable] = {
     id(abs): _abs,
     id(complex): _complex,
     id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
+    id(as_boolean): _as_boolean,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
     **{
         id(operation): (lambda a, b, width, operation=operation: binary(operation, a, b, width))
@@ -190,7 +196,7 @@ PURE = {
         *_members(FP16),
         *_members(BF16),
         *(function for function in vars(cmath).values() if callable(function)),
-        *(brev, clz, ffs, fma, popc, abs, complex, math.gcd, OPERATOR_GLOBALS[PREFIX + "bit_count"]),
+        *(as_boolean, brev, clz, ffs, fma, popc, abs, complex, math.gcd, OPERATOR_GLOBALS[PREFIX + "bit_count"]),
         *CAST_GLOBALS.values(),
     )
 }

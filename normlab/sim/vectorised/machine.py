@@ -26,6 +26,7 @@ from normlab.sim.vectorised.memory import (
     Records,
     Store,
     global_array,
+    has_kind,
     local_array,
     new_memory,
     parts_of,
@@ -36,7 +37,7 @@ from normlab.sim.vectorised.proof import Proof, complete
 from normlab.sim.vectorised.races import Accesses, Window
 from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.rounds import Rounds
-from normlab.sim.vectorised.values import HOLDERS, Vector
+from normlab.sim.vectorised.values import Vector
 
 FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
 MANY_TURNS = 1 << 12
@@ -90,7 +91,7 @@ class Launched:
             self.told += 1
 
     def _records(self, array: np.ndarray, key: Any) -> Records:
-        """Return a host's array of records: those of its fields whose elements the scheduler has as NumPy's scalars.
+        """Return a host's array of records: those of its fields whose elements are numbers.
 
         Raises NotVectorisedError for fields that overlap, and where an observer is told of accesses.
         """
@@ -102,10 +103,9 @@ class Launched:
         memory = _address(plain), plain.dtype, plain.shape, plain.strides
         fields = {}
         for name, (dtype, *_) in described.items():
-            kind = dtype.base
-            if kind.type in HOLDERS and plain.strides:
+            if has_kind(dtype.base) and plain.strides:
                 made = self.array(plain[name], (key, name))
-                made.store.records, made.kind = memory, kind.type
+                made.store.records = memory
                 fields[name] = made
         return Records(fields, plain.shape, plain.dtype)
 

@@ -24,12 +24,16 @@ from normlab.sim.vectorised.values import HOLDERS, Vector
 MOST_BYTES = 1 << 30  # of shared or local memory of a chunk
 
 
+def has_kind(dtype: np.dtype) -> bool:
+    """Return whether a load gives a scalar type that this engine knows."""
+    return WITH_LOADS_OF_THEIR_OWN.get(dtype, dtype.type) in HOLDERS
+
+
 def kind_of_elements(dtype: np.dtype) -> type:
     """Return the scalar type that a load gives; raises NotVectorisedError where there is none."""
-    kind: type = WITH_LOADS_OF_THEIR_OWN.get(dtype, dtype.type)
-    if kind not in HOLDERS:
+    if not has_kind(dtype):
         raise NotVectorisedError(f"of an array of {dtype}")
-    return kind
+    return WITH_LOADS_OF_THEIR_OWN.get(dtype, dtype.type)
 
 
 class Store:
@@ -50,7 +54,7 @@ class Store:
         self.was_read = False
         self.written: np.ndarray | None = None
         self.whole: Any = 1
-        self.records: Any = None  # of a field of records: True, or the memory that it shares with other fields
+        self.records: Any = None  # of a field of a host's records: the memory that it shares with other fields
 
     def before_store(self, machine: Any) -> None:
         """Prepare for a store by the kernel; raises RestartError if loads should have been recorded."""
@@ -229,9 +233,8 @@ def _records(shape: tuple[int, ...], dtype: np.dtype, made: Callable[[tuple, np.
     fields = {}
     for name in dtype.names or ():
         filling = record[name].reshape(-1)[:1]
-        if filling.dtype.type in HOLDERS:
+        if has_kind(filling.dtype):
             fields[name] = made((*shape, *record[name].shape[1:]), filling)
-            fields[name].kind, fields[name].store.records = filling.dtype.type, True
     return Records(fields, shape, dtype)
 
 

@@ -16,33 +16,30 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.language.integers import NARROW, Unsigned64
+from normlab.sim.language.integers import NARROW, Boolean, Unsigned64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
-# Scalar type → the dtype that holds it. A narrow integer of the simulator (`NARROW`) is held in 64 bits, as in the
-# scheduler's threads. NumPy's narrow integers keep their own dtypes: they come out of the fields of records.
+# Scalar type → the dtype that holds it. A narrow integer (`NARROW`) is held in 64 bits, as in the scheduler's threads.
 HOLDERS: dict[type, np.dtype] = {
     int: np.dtype(np.int64),
     bool: np.dtype(np.bool_),
     float: np.dtype(np.float64),
     complex: np.dtype(np.complex128),
     Unsigned64: np.dtype(np.uint64),
+    Boolean: np.dtype(np.int64),
     ml_dtypes.bfloat16: np.dtype(ml_dtypes.bfloat16),
     **{kind: np.dtype(np.int64) for kind in NARROW.values()},
     **{
         kind: np.dtype(kind)
-        for kind in (
-            *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
-            *(np.float16, np.float32, np.float64, np.complex64, np.complex128),
-        )
+        for kind in (np.bool_, np.int64, np.float16, np.float32, np.float64, np.complex64, np.complex128)
     },
 }
 BOOLEANS = (bool, np.bool_)
 COMPLEX = (np.complex64, np.complex128)
-SIGNED = (int, np.int64, *NARROW.values())  # the types whose numbers an int64 holds
+SIGNED = (int, np.int64, Boolean, *NARROW.values())  # the types whose numbers an int64 holds
 # An element of a Vector's array becomes a scalar of these types by a call with a Python number. An element of any other
 # type but Unsigned64, which is called with NumPy's number, is the scalar already.
-_FROM_PYTHON = (int, bool, float, complex, *NARROW.values())
+_FROM_PYTHON = (int, bool, float, complex, Boolean, *NARROW.values())
 _REBUILT = (*_FROM_PYTHON, Unsigned64)
 
 

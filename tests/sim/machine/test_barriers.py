@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
-from normlab.sim import BarrierError, DeadlockError, SimulationError, sanitize, simulate
+from normlab.sim import BarrierError, DeadlockError, SimulationError, sanitize, simulate, trace
 
 SCHEDULES = ("forward", "reverse", 0, 1, 12345)
 
@@ -459,6 +459,27 @@ def test_the_grid_group_knows_its_size():
     out = np.zeros(1, np.int64)
     simulate(kernel)[(2, 3), (4, 5)](out)
     assert out[0] == 120
+
+
+@pytest.mark.parametrize("world", [simulate, sanitize, trace])
+def test_more_blocks_than_run_at_once_may_not_wait_for_each_other(world):
+    @cuda.jit(device=True)
+    def wait():
+        cuda.cg.this_grid().sync()
+
+    @cuda.jit
+    def kernel(out):
+        wait()
+        out[cuda.blockIdx.x] = 1
+
+    out = np.zeros(5000)
+    with pytest.raises(ValueError, match="has 265 blocks; an H200 holds 264 of them at once"):
+        world(kernel)[265, 1024](out)
+    with pytest.raises(ValueError, match="has 265 blocks; an H200 holds 264 of them at once"):
+        world(kernel)[265, 32, 0, 100_000](out)
+    assert not out.any()
+    world(kernel)[264, 32, 0, 100_000](out)
+    assert out.sum() == 264
 
 
 def test_the_last_block_sees_what_the_others_wrote():

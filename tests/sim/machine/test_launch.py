@@ -11,6 +11,7 @@ import torch
 from numba import cuda, njit
 
 from normlab.sim import SimulationError, simulate
+from normlab.sim.language.integers import Boolean
 from normlab.sim.machine.scheduler import Grid
 
 
@@ -83,7 +84,7 @@ def test_scalars_and_tuples_are_arguments():
 
     simulate(look)[1, 1](3, 2.5, True, np.float32(1.5), np.int8(-4), (1, 0.5))
     assert seen == [3, 2.5, True, 1.5, -4, (1, 0.5)]
-    assert [type(s) for s in seen[:4]] == [np.int64, np.float64, bool, np.float32]
+    assert [type(s) for s in seen[:4]] == [np.int64, np.float64, Boolean, np.float32]
     assert isinstance(seen[4], np.int64)
 
 

@@ -361,3 +361,25 @@ def test_dynamic_arrays_of_all_dtypes_are_one_memory_of_up_to_227_kilobytes(run)
     want = x.view(np.uint16).reshape(32, 2).view(ml_dtypes.bfloat16)[:, 1], x.view(np.uint32), np.zeros(32), x[::-1]
     np.testing.assert_array_equal(out, [*(row.astype(float) for row in want), np.full(32, 227 * 512.0)])
     assert run is not sanitize or not report.findings
+
+
+@pytest.mark.parametrize("run", [simulate, trace, sanitize])
+@pytest.mark.parametrize("threads", [1, 32])
+def test_a_local_array_has_at_most_512_kilobytes(run, threads):
+    @cuda.jit
+    def largest(out):
+        local = cuda.local.array(131_072, float32)
+        local[0] = 1
+        out[cuda.threadIdx.x] = local[0]
+
+    @cuda.jit
+    def too_large(out):
+        local = cuda.local.array((131_073, 1), float32)
+        local[0, 0] = 2
+        out[cuda.threadIdx.x] = local[0, 0]
+
+    out = np.zeros(threads)
+    run(largest)[1, threads](out)
+    with pytest.raises(SimulationError, match=r"shape \(131073, 1\) takes 524292 bytes; a thread has at most 524288"):
+        run(too_large)[1, threads](out)
+    assert (out == 1).all()

@@ -147,3 +147,60 @@ def test_a_lane_that_skips_the_branch_is_not_said_to_have_returned():
     (finding,) = sanitize(shuffled_in_a_branch)[1, 32](floats(32), floats(32)).findings
     assert "lane 8 reads from lane 16, which does not come to this call" in finding.advice
     assert "mask (" not in finding.advice.split(":")[1]
+
+
+@cuda.jit
+def through_an_array_in_a_field(a, k):
+    a[0].v[k] = 1
+
+
+@cuda.jit
+def through_a_row(a, k):
+    row = a[0]
+    row[k] = 1
+
+
+@cuda.jit
+def through_a_slice(a, k):
+    part = a[2:6]
+    part[k] = 1
+
+
+@cuda.jit
+def through_a_column_of_records(a, k):
+    a.x[k] = 1
+
+
+@cuda.jit
+def through_a_function(a, k):
+    set_one(a, k)
+
+
+@cuda.jit(device=True)
+def set_one(b, k):
+    b[k] = 1
+
+
+WITH_ARRAY = np.zeros(7, [("x", np.float32), ("v", np.float32, 4)])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "array", "part"),
+    [
+        (through_an_array_in_a_field, WITH_ARRAY, True),
+        (through_an_array_in_a_field, WITH_ARRAY[:4], True),
+        (through_a_row, np.zeros((9, 4)), True),
+        (through_a_slice, np.zeros(9), True),
+        (through_a_column_of_records, WITH_ARRAY[:4], False),
+        (through_a_function, np.zeros(4), False),
+    ],
+)
+def test_an_index_into_a_part_of_an_array_is_held_to_the_part(kernel, array, part):
+    (beyond,) = sanitize(kernel)[1, 1](array, 4).findings
+    (before,) = sanitize(kernel)[1, 1](array, -1).findings
+    if part:
+        assert "outside of axis 0 of this part of 'a', which has 4 elements" in beyond.advice
+        assert "a.shape" not in beyond.advice + before.advice
+    else:
+        assert beyond.advice.endswith("of 'a', which has 4 elements: guard the access by a comparison with a.shape[0]")
+        assert "or write a.shape[0] - 1 if that is meant" in before.advice

@@ -317,6 +317,23 @@ def test_the_advice_fits_the_threads_that_are_farthest_apart(kernel, grid, block
         assert re.search(advice, report.findings[0].advice)
 
 
+def test_arrays_made_on_one_line_have_names_of_their_own():
+    # fmt: off
+    @cuda.jit
+    def kernel(out):
+        a = cuda.shared.array(4, float32); b = cuda.shared.array(4, float32)  # noqa: E702
+        c, d = cuda.local.array(4, float32), cuda.local.array(4, float32)
+        t = cuda.threadIdx.x
+        a[t] = b[t] = c[0] = t
+        out[t] = a[t] + b[3 - t] + c[0] + d[0]
+    # fmt: on
+
+    assert {(kind, array) for kind, array, _ in found(kernel, 1, 4, np.zeros(4))} == {
+        ("race", "b"),
+        ("uninitialized-read", "d"),
+    }
+
+
 def test_the_race_of_thousands_of_threads_is_one_finding():
     (finding,) = sanitize(overwritten)[20, 64](floats(1), np.arange(64, dtype=np.float32)).findings
     assert finding.count >= ENOUGH  # and about there it is settled

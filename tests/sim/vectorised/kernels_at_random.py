@@ -43,7 +43,7 @@ INTEGERS = (
     *("abs(`I`)", "int32(`F`)", "helper_int(`I`, `I`)"),
     *("cuda.popc(`I`)", "int64(`I` > `I`)", "(`I` // 3)", "(`I` % 7)", "(`I` * 2)", "cuda.selp(`C`, `I`, `I`)"),
     *("pair(`I`, `F`)[0]", "(3, `I`, t)[1]", "uint64(`I`)", "int16(`I`)", "nested(`I`, `F`)", "(~`I`)"),
-    *("m[abs(int64(`I`)) % 2, abs(int64(`I`)) % 3]", "g[i].b", "(`I` + g[i].b)", "(g[i].b // g[i].b)", "p[t].b"),
+    *("m[abs(int64(`I`)) % 2, abs(int64(`I`)) % 3]", "g[i].b", "(`I` + g[i].b)", "(g[i].b * g[i].b)", "p[t].b"),
 )
 FLOATINGS = (
     *("(`F` + `F`)", "(`F` - `F`)", "(`F` * `F`)", "(`F` / `F`)", "(`F` * `I`)", "max(`F`, `F`)", "min(`F`, `F`)"),
@@ -264,7 +264,7 @@ class Writer:
     def record(self, depth):
         """Write a store into a record of the thread's own."""
         self.line(depth, self.choose(
-            f"g[i].a = {self.floating()}", f"g[i].b = int32({self.integer()})", f"g[i].c *= {self.floating(1)}",
+            f"g[i].a = {self.floating()}", f"g[i].b = {self.integer()}", f"g[i].c *= {self.floating(1)}",
             f"g[i].v[t % 2] = {self.floating()}", f"g[i]['z'] = {self.complex()}", f"o[t % 2].c = {self.floating()}",
             "g[i] = o[t % 2]", "o[1] = g[i]", f"o[0].b += {self.integer(1)}", "o[t % 2].v[:] = g[i].v",
         ))  # fmt: skip

@@ -249,11 +249,6 @@ def neighbours_in_one_field(points):
 
 
 @cuda.jit
-def a_float_in_an_integer_s_field(points):
-    points[cuda.threadIdx.x].n = 2.5
-
-
-@cuda.jit
 def a_record_too_far_that_nobody_reads(points):
     mine = points[cuda.threadIdx.x + 1]
     if points[0].x > 0:
@@ -261,8 +256,7 @@ def a_record_too_far_that_nobody_reads(points):
 
 
 @pytest.mark.parametrize(("kernel", "why"), [
-    (neighbours_in_one_field, "touch the same element"), (a_float_in_an_integer_s_field, "by rules of its own"),
-    (a_record_too_far_that_nobody_reads, "outside|out of bounds"),
+    (neighbours_in_one_field, "touch the same element"), (a_record_too_far_that_nobody_reads, "outside|out of bounds"),
 ], ids=lambda one: getattr(one, "__name__", None))  # fmt: skip
 def test_what_has_no_rule_for_records_is_the_scheduler_s(kernel, why):
     said = str(agree(kernel, (1, 32), np.zeros(32, POINT)))

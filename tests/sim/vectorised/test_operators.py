@@ -8,7 +8,7 @@ import pytest
 
 from normlab.sim.language.arithmetic import BUILTINS
 from normlab.sim.language.functions import MATH
-from normlab.sim.language.integers import INTEGER_CASTS, NARROW, Unsigned64
+from normlab.sim.language.integers import BOOLS, INTEGER_CASTS, NARROW, Unsigned64
 from normlab.sim.language.libdevice import LIBDEVICE
 from normlab.sim.vectorised import functions
 from normlab.sim.vectorised.arithmetic import COMPARISONS, UFUNCS, UNARY, binary, unary
@@ -17,11 +17,10 @@ from normlab.sim.vectorised.values import HOLDERS, Mixed, Vector, collect, scala
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the scheduler turns NumPy's warnings off
 LANES = 64
-NUMPYS = {np.int8: 8, np.int32: 32, np.uint16: 16, np.uint64: 64}  # out of the fields of records
-INTEGERS = {int: 63, np.int64: 63, **{kind: kind.bits for kind in NARROW.values()}, Unsigned64: 64, **NUMPYS}
+INTEGERS = {int: 63, np.int64: 63, **{kind: kind.bits for kind in NARROW.values()}, Unsigned64: 64}
 COMPLEX = (complex, np.complex64, np.complex128)
 FLOATS = (np.float16, np.float32, np.float64, ml_dtypes.bfloat16, float, *COMPLEX)
-KINDS = [*INTEGERS, *FLOATS, bool, np.bool_]
+KINDS = [*INTEGERS, *FLOATS, *BOOLS]
 # Python's own operators, which stand in safe code only where the right operand is a literal other than 0.
 SAFE_BY_A_LITERAL = (operator.truediv, operator.floordiv, operator.mod, operator.lshift, operator.rshift)
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e30, -1e-30, 3.0, 2.0**31, -(2.0**63), 2.0**64, 7.5]
@@ -30,7 +29,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan, 1e30, -1e-30, 3.0
 def numbers(kind, seed):
     """Return LANES scalars of a type, edges among them."""
     random = np.random.default_rng(seed)
-    if kind in (bool, np.bool_):
+    if kind in BOOLS:
         return [kind(bit) for bit in random.integers(0, 2, LANES)]
     if kind in FLOATS:
         values = [*SPECIAL, *random.normal(size=20), *random.integers(-9, 9, LANES - 20 - len(SPECIAL))]

@@ -296,3 +296,26 @@ def test_a_recording_of_statements_is_the_schedulers():
 def test_an_engine_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="engine is one of auto, vectorised, scheduler, not 'fast'"):
         trace(views, engine="fast")
+
+
+def test_an_array_has_the_name_that_its_call_is_assigned_to():
+    # fmt: off
+    @cuda.jit
+    def kernel(x, y):
+        first = cuda.shared.array(64, float32); second = cuda.shared.array(64, float32)  # noqa: E702
+        third, fourth = cuda.shared.array(64, float32), cuda.shared.array(64, int32)
+        fifth = (
+            cuda.shared
+            .array(64, float32)
+        )
+        t, i = cuda.threadIdx.x, cuda.grid(1)
+        for array in (first, second, third, fifth):
+            array[t] = x[i]
+        fourth[t] = i
+        y[i] = first[t] + second[t] + third[t] + fourth[t] + fifth[t]
+    # fmt: on
+
+    assert compared(kernel, (1, 64), X, OUT) == VECTORISED
+    for engine in ("vectorised", "scheduler"):
+        shared = [one.name for one in trace(kernel, engine=engine)[1, 64](X, OUT).heat if one.space == "shared"]
+        assert sorted(shared) == ["fifth", "first", "fourth", "second", "third"]

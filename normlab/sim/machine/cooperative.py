@@ -1,0 +1,44 @@
+"""Tell cooperative kernels, whose blocks wait for each other, and how many blocks may: those that run at once."""
+
+from types import FunctionType
+from typing import Any
+
+from normlab.sim.language.rewrite import names_of, python_function
+from normlab.sim.machine.threads import WARP_SIZE
+
+# Of an H200, as its driver reports them.
+MULTIPROCESSORS = 132
+THREADS, BLOCKS, SHARED = 2048, 32, 228 * 1024  # per multiprocessor
+RESERVED = 1024  # bytes of shared memory that the system takes per block
+
+
+def blocks_at_once(threads: int, dynamic_shared_bytes: int) -> int:
+    """Return how many blocks of `threads` an H200 holds; registers and arrays of fixed shape are not counted."""
+    whole_warps = -(-threads // WARP_SIZE) * WARP_SIZE
+    return min(BLOCKS, THREADS // whole_warps, SHARED // (dynamic_shared_bytes + RESERVED)) * MULTIPROCESSORS
+
+
+def is_cooperative(function: FunctionType) -> bool:
+    """Return whether a kernel, or a device function that it reaches, uses the group of the grid's threads."""
+    return any("this_grid" in names_of(each.__code__) for each in _reached(function, []))
+
+
+def _reached(function: Any, found: list[FunctionType]) -> list[FunctionType]:
+    """Return `function` and the device functions that it names, found so far and further on."""
+    if isinstance(function, FunctionType) and function not in found:
+        found.append(function)
+        named = [function.__globals__.get(name) for name in names_of(function.__code__)]
+        for value in (*named, *_contents(function)):
+            _reached(python_function(value), found)
+    return found
+
+
+def _contents(function: FunctionType) -> list[Any]:
+    """Return what the outer variables of a function hold, as far as they have values."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    return found

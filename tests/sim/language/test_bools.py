@@ -1,0 +1,68 @@
+"""Bools add up as integers, as Numba types them, wherever they come from."""
+
+import functools
+
+import numpy as np
+import pytest
+from numba import cuda
+
+from normlab.sim import sanitize, simulate, trace
+
+THREADS = 32
+
+
+@cuda.jit(device=True)
+def is_even(k):
+    return k % 2 == 0
+
+
+@cuda.jit(device=True)
+def signs(x):
+    return x > 0, x >= 0
+
+
+@cuda.jit
+def sums(x, m, yes, no, out, either):
+    i = cuda.grid(1)
+    before = (i + THREADS - 1) % THREADS
+    out[i, 0] = m[i] + m[before]
+    out[i, 1] = -m[i] - m[before] * m[i]
+    out[i, 2] = is_even(i) + is_even(0)
+    positive, not_negative = signs(x[i])
+    out[i, 3] = positive + not_negative
+    first, second = x[i] > 0, x[before] > 0
+    out[i, 4] = first - second
+    out[i, 5] = (m[i] & m[before]) + (m[i] | m[before]) + ~m[i]
+    out[i, 6] = yes + yes - no + -yes + m[i]
+    count = m[0]
+    for k in range(1, 8):
+        count += m[k]
+    out[i, 7] = count
+    either[i] = m[i] + m[before]
+
+
+WORLDS = {
+    "simulate": simulate,
+    "scheduler": functools.partial(simulate, engine="scheduler"),
+    "vectorised": functools.partial(simulate, engine="vectorised"),
+    "checked": functools.partial(simulate, check=True),
+    "sanitize one by one": functools.partial(sanitize, engine="scheduler"),
+    "trace": trace,
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_bools_add_up_as_integers(world):
+    draw = np.random.default_rng(1)
+    x, m = draw.integers(-1, 2, THREADS).astype(np.float32), draw.integers(0, 2, THREADS).astype(np.bool_)
+    out, either = np.zeros((THREADS, 8), np.int64), np.zeros(THREADS, np.bool_)
+    result = WORLDS[world](sums)[1, THREADS](x, m, True, np.bool_(False), out, either)
+    one, other, even = m.astype(int), np.roll(m, 1).astype(int), np.arange(THREADS) % 2 == 0
+    positive, not_negative = (x > 0).astype(int), (x >= 0).astype(int)
+    wanted = [
+        *(one + other, -one - other * one, even + 1, positive + not_negative, positive - np.roll(positive, 1)),
+        *(one + other + 1 - one, 1 + one, np.full(THREADS, m[:8].sum())),
+    ]
+    assert out.tolist() == np.transpose(wanted).tolist()
+    assert either.tolist() == (m | np.roll(m, 1)).tolist()
+    assert not getattr(result, "findings", ())
