@@ -198,14 +198,17 @@ class _Grader:
         return failure.on_input(fails, drawn, case, self.source)
 
     def compiles(self) -> None:
-        """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
-        case = self.exercise.make(self.exercise.example_case)
-        try:
-            refused = self.solution.run(case, "compile").observed["refused"]
-        except StoppedError as error:
-            raise FailureError(failure.stopped(error)) from None
-        if refused:
-            raise FailureError(failure.refused(refused))
+        """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU.
+
+        A flag may choose the dtype of an argument, so the kernel is compiled for all types that the examples have.
+        """
+        for case in _of_other_types(map(self.exercise.make, self.exercise.branches)):
+            try:
+                refused = self.solution.run(case, "compile").observed["refused"]
+            except StoppedError as error:
+                raise FailureError(failure.stopped(error)) from None
+            if refused:
+                raise FailureError(failure.refused(refused))
 
     def spends(self, number: str, draws: list[Drawn]) -> tuple[tuple[Spent, ...], list[dict[str, Any]]]:
         """Return the costs on the first of the inputs beside their budgets, and what each launch of all inputs cost.
@@ -260,6 +263,11 @@ class _Grader:
             return self.solution.run(case, "trace", picture=(draw, form)).picture
         run = self.solution.run(case, "accesses")
         return pictures.file_of(draw(pictures.Seen(case, run.arrays, run.observed["accesses"])), form)
+
+
+def _of_other_types(cases: Iterable[Case]) -> Iterable[Case]:
+    """Return the first case of those whose arrays have the same dtypes."""
+    return {tuple(array.dtype.str for array in case.arrays.values()): case for case in reversed([*cases])}.values()
 
 
 def _differs(run: Run, case: Case, source: Source) -> Failure | None:

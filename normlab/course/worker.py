@@ -31,7 +31,7 @@ from normlab.sim.machine.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
 COMPILING = 20.0  # processor seconds in which Numba compiles a solution; 0.1 to 1.2, measured
-MOST_BLOCKS = 1024  # that a launch may have whose size the student chooses
+MOST_BLOCKS = 2048  # that a launch may have whose size the student chooses
 MOST_FILES = 1 << 16  # numbers of files that are looked at when all are closed
 PRINTED = 2000  # characters of a kernel's printed output that are kept
 

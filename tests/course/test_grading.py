@@ -71,6 +71,19 @@ def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
     assert result.parts == {"right": 6, "budgets": 0}
 
 
+def test_a_kernel_is_compiled_for_each_dtype_that_a_flag_chooses():
+    exercise = catalogue.exercise("35")
+    cases = grading._of_other_types(map(exercise.make, exercise.branches))
+    assert {case.arrays["gate"].dtype.name for case in cases} == {"float16", "float32"}
+
+
+def test_costs_are_counted_for_both_values_of_a_flag():
+    for number in catalogue.FILES:
+        exercise = catalogue.exercise(number)
+        for flag in (name for name, size in exercise.sizes.items() if size.is_flag):
+            assert {drawn[flag] for drawn in exercise.counted(0, 1)} == {0, 1}
+
+
 def test_an_exception_names_its_line(tmp_path):
     result, lines = wrongly("vector_copy", "misaligned", tmp_path)
     assert "store_vector(y, first + 1" in lines[result.failure.line - 1]
