@@ -25,6 +25,7 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+ZEROS = 0.1  # of the normal numbers
 EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
 # What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
 # needs as many exchanges, but its first thread takes part in every step.
@@ -40,13 +41,15 @@ def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Return float32 numbers of a kind: "counting", "normal", "offset", "far" or "equal".
 
     Counting numbers are 1, 2, 3, …. Normal ones have mean 0, those at an offset 1000, far ones 100,000; the standard
-    deviation of all three is 1.
+    deviation of all three is about 1. Every tenth of the normal ones is exactly 0, which is a number like others.
     """
     if kind == "counting":
         return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
     if kind == "equal":
         return np.full(shape, 0.1, np.float32)
     drawn = rng.normal(size=shape)
+    if kind == "normal":
+        drawn[rng.random(shape) < ZEROS] = 0
     return (drawn + {"offset": 1000, "far": 100_000}.get(kind, 0)).astype(np.float32)
 
 

@@ -28,6 +28,7 @@ def _make(drawn: Drawn) -> Case:
         np.array([of(part, axis=1) * factor if part.size else np.zeros(rows) for part in parts], np.float32)
         for of, factor in ((np.mean, 1), (_m2, 1))
     )
+    means[rng.choice(np.flatnonzero(counts))] = 0  # a rank with members may have a mean of 0
     return Case(
         launches=[Launch("merge_ranks", -(-rows // 32), 32, ("counts", "means", "m2s", "mean", "variance"))],
         arrays={
