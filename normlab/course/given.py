@@ -34,7 +34,7 @@ def differs(tree: ast.Module, skeleton: str) -> Difference | None:
     """Return the first difference between a solution and its exercise other than lines at marked places, or None."""
     given = marked(skeleton)
     own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    statements = {ast.unparse(node) for node in tree.body}
+    statements = {ast.unparse(part) for node in tree.body for part in separate(node)}
     for node in given.body:
         if isinstance(node, ast.FunctionDef):
             found = own.get(node.name)
@@ -42,9 +42,21 @@ def differs(tree: ast.Module, skeleton: str) -> Difference | None:
                 return _removed(f"def {node.name}({ast.unparse(node.args)}):")
             if difference := _between(list(code_lines([found])), [line.text for line in code_lines([node])]):
                 return difference
-        elif not (is_text(node) or is_main(node)) and ast.unparse(node) not in statements:
-            return _removed(ast.unparse(node))
+        elif not (is_text(node) or is_main(node)):
+            for part in separate(node):
+                if ast.unparse(part) not in statements:
+                    return _removed(ast.unparse(part))
     return None
+
+
+def separate(node: ast.stmt) -> list[ast.stmt]:
+    """Return an import as imports of one name each, so that their order does not matter; else the statement itself."""
+    match node:
+        case ast.Import(names=names):
+            return [ast.Import([name]) for name in names]
+        case ast.ImportFrom(module=module, names=names, level=level):
+            return [ast.ImportFrom(module, [name], level) for name in names]
+    return [node]
 
 
 def marked(skeleton: str) -> ast.Module:

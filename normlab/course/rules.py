@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from normlab.course.given import differs, is_main, is_text
+from normlab.course.given import differs, is_main, is_text, separate
 
 BUILTINS = {
     *("range", "enumerate", "zip", "len", "min", "max", "abs"),
@@ -71,17 +71,16 @@ def broken(source: str, skeleton: str) -> Broken | None:
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     """Yield the rules that a module's statements break, and the rules that its functions break."""
-    allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    allowed = IMPORTS | {ast.unparse(part) for node in skeleton.body for part in separate(node)}
     functions = [node for node in skeleton.body if isinstance(node, ast.FunctionDef)]
     hosts = {node.name for node in functions if not node.decorator_list}
     known: set[str] = set()
     imports: set[str] = set()
     for node in tree.body:
+        new = [part for part in separate(node) if ast.unparse(part) not in imports]  # a repeated import changes no name
         if isinstance(node, ast.Import | ast.ImportFrom):
-            if ast.unparse(node) in imports:
-                continue  # a repeated import changes no name
-            imports.add(ast.unparse(node))
-        for name in bound(node):
+            imports.update(map(ast.unparse, new))
+        for name in (name for part in new for name in bound(part)):
             if name in known | BUILTINS or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
@@ -89,10 +88,10 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             parts = [alias.name for alias in node.names]
             module = getattr(node, "module", None) or ", ".join(parts)
-            if ast.unparse(node) not in allowed and not _takes_numbers(node):
+            if not all(ast.unparse(part) in allowed or _takes_numbers(part) for part in separate(node)):
                 yield Broken(
                     "import",
-                    f"imports {module}: a solution has the exercise's imports as they stand, and may add math and "
+                    f"imports {module}: a solution has the exercise's imports, and may add math and "
                     f"from normlab.engine {', '.join(sorted(ENGINE))}",
                     node.lineno,
                 )
@@ -111,7 +110,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
             )
 
 
-def _takes_numbers(node: ast.Import | ast.ImportFrom) -> bool:
+def _takes_numbers(node: ast.stmt) -> bool:
     """Return whether an import takes only numbers and functions that a kernel may use from math or normlab.engine."""
     if not isinstance(node, ast.ImportFrom) or node.level:
         return False
