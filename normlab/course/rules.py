@@ -28,7 +28,7 @@ NUMPY_NUMBERS = {
     *("bool_", "pi", "e", "inf", "nan"),
 }
 HOST_NUMPY = {"ceil", "floor"}  # a function for the host, which is plain Python, may take these, too
-CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+MATH_NUMBERS = {"inf", "nan", "pi", "e", "tau"}
 CUDA = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
@@ -97,17 +97,46 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
                 )
         elif isinstance(node, ast.FunctionDef):
             yield from _function(node, known - NUMPY, hosts)
-        elif isinstance(node, ast.Assign):
-            targets = [part for target in node.targets for part in ast.walk(target)]
-            if not all(isinstance(part, CONSTANT) for part in [*targets, *ast.walk(node.value)]):
-                yield Broken("outside", "only constants may be set outside of functions", node.lineno)
-        elif not (is_text(node) or is_main(node)):
+        elif not (is_text(node) or is_main(node) or _sets_constants(node, known)):
             yield Broken(
                 "outside",
-                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: kernels, device functions, "
-                "imports and constants may stand there, and anything under `if __name__ == '__main__':`",
+                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: indent it if it belongs to one; "
+                "kernels, device functions, imports and constants, such as -math.inf or float32(0), may stand there, "
+                "and anything under `if __name__ == '__main__':`",
                 node.lineno,
             )
+
+
+def _sets_constants(node: ast.stmt, known: set[str]) -> bool:
+    """Return whether a statement gives names to numbers, computed from numbers alone; `known` are the module's names."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            pass
+        case ast.AnnAssign(target=target, annotation=ast.Name(id="int" | "float" | "bool"), value=ast.expr() as value):
+            targets = [target]
+        case _:
+            return False
+    names = [part for target in targets for part in ast.walk(target)]
+    return all(isinstance(part, ast.Name | ast.Tuple | ast.expr_context) for part in names) and all(
+        _is_constant(part, known) for part in ast.walk(value)
+    )
+
+
+def _is_constant(node: ast.AST, known: set[str]) -> bool:
+    """Return whether one node of an expression is part of a constant. A type of numbers may be called."""
+    match node:
+        case ast.Name(id=name):
+            return name in known
+        case ast.Attribute(value=ast.Name(id="math"), attr=name):
+            return name in MATH_NUMBERS
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return module in NUMPY and name in NUMPY_NUMBERS
+        case ast.Call(func=ast.Name(id=name), args=[_], keywords=[]):
+            return name in ENGINE
+        case ast.Call(func=ast.Attribute(attr=name), args=[_], keywords=[]):
+            return name in NUMPY_NUMBERS
+    parts = ast.Constant | ast.BinOp | ast.UnaryOp | ast.Tuple | ast.operator | ast.unaryop | ast.expr_context
+    return isinstance(node, parts)
 
 
 def _takes_numbers(node: ast.stmt) -> bool:
@@ -124,8 +153,9 @@ def bound(node: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.FunctionDef):
         yield node.name
-    elif isinstance(node, ast.Assign):
-        yield from (part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        stored = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+        yield from (part.id for part in stored)
 
 
 def _function(function: ast.FunctionDef, known: set[str], hosts: set[str]) -> Iterator[Broken]:

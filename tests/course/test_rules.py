@@ -23,6 +23,10 @@ def test_a_right_solution_breaks_no_rule():
     assert found() is None
     assert found("    # a comment\n    half = float(lane) / 2\n") is None
     assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
+    numbers = "import math\n\nimport numpy as np\nfrom normlab.engine import float32\n\nTHREADS: int = 64\n"
+    assert (
+        found(above=numbers + "LOWEST = -math.inf\nZERO = float32(0)\nONES = np.float32(1), float32(THREADS)\n") is None
+    )
     assert found("    zero = float32(0)\n", above="from normlab.engine import float32\n") is None
     assert found(above="from normlab.engine import int32, load_vector\n\nimport math\nimport math\n") is None
     assert found(above='import numpy as np\n\nif __name__ == "__main__":\n    print(np.arange(3).sum())\n') is None
@@ -80,14 +84,14 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
         ("import os\n", "import", "imports os: a solution has the exercise's imports, and may add math"),
         ("from normlab.stages.warp import warp_sum as solved\n", "import", "imports normlab.stages.warp"),
         ("print('solved')\n", "outside", "stands outside of any function"),
-        ("X = [1].pop()\n", "outside", "only constants"),
+        ("X = [1].pop()\n", "outside", "imports and constants, such as -math.inf or float32(0)"),
         ("def helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(debug=True)\ndef helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(device=True)\ndef helper(x=1):\n    return x\n", "python", "plain arguments only"),
         ("@cuda.jit(device=True)\ndef helper(x: print('hello')):\n    return x\n", "python", "plain arguments only"),
         ("@cuda.jit(device=True)\ndef helper(x) -> print('hello'):\n    return x\n", "python", "plain arguments only"),
         ("__name__ = '__main__'\nif __name__ == '__main__':\n    print('hello')\n", "outside", "has a meaning already"),
-        ("cuda.jit = 3\n", "outside", "'cuda' has a meaning already"),
+        ("cuda.jit = 3\n", "outside", "stands outside of any function"),
         ("import math as m\n", "import", "imports math"),
         ("from math import __spec__ as spec\n", "import", "imports math"),
         ("import numpy as math\n", "import", "imports numpy"),
@@ -100,6 +104,13 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
         ("from os import _exit as leave\n", "import", "imports os"),
         ("from math import sqrt as cuda\n", "outside", "has a meaning already"),
         ("warp_sum = 1\n", "outside", "has a meaning already"),
+        ("warp_sum += 1\n", "outside", "has a meaning already"),
+        ("i = cuda.threadIdx.x\n", "outside", "'i = cuda.threadIdx.x' stands outside of any function: indent it"),
+        ("i = 3\nx[i] = i\n", "outside", "'x[i] = i' stands outside of any function: indent it"),
+        ("total = value\n", "outside", "'total = value' stands outside of any function: indent it"),
+        ("X = cuda.jit(3)\n", "outside", "stands outside"),
+        ("X: print('hello') = 3\n", "outside", "stands outside"),
+        ("X = float32(print('hello'))\n", "outside", "stands outside"),
         ("class A:\n    pass\n", "outside", "stands outside"),
     ],
 )
