@@ -275,8 +275,8 @@ class Exercise:
             sizes.append(drawn)
         for name, size in self.sizes.items():
             if size.beyond and not size.multiples_of:
-                near = {other: one.small(rng) for other, one in self.sizes.items()}
-                sizes.append(near | {name: size.above_a_power_of_two(rng)})
+                others = {other: one.large(rng) for other, one in self.sizes.items()}
+                sizes.append(others | {name: size.above_a_power_of_two(rng)})
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
 
     @property
