@@ -117,11 +117,11 @@ def check(
 
 
 def _obey(source: str, skeleton: str) -> None:
-    """Raise FailureError if the source is still the skeleton that the student was given, or breaks a rule."""
-    if source == skeleton:
-        raise FailureError(Failure("untouched", "nothing is written yet"))
+    """Raise FailureError if the source breaks a rule, or adds nothing but comments to what the student was given."""
     if broken := rules.broken(source, skeleton):
         raise FailureError(Failure(broken.kind, broken.text, broken.line))
+    if given.added_lines(source, skeleton) == 0:
+        raise FailureError(Failure("untouched", "nothing is written yet"))
 
 
 def _begin(source: str, file: str, limits: Limits) -> Solution:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from normlab.course.given import differs, is_main, is_text, separate
+from normlab.course.given import differs, is_main, is_text, lacks, separate
 
 BUILTINS = {
     *("range", "enumerate", "zip", "len", "min", "max", "abs"),
@@ -58,6 +58,9 @@ def broken(source: str, skeleton: str) -> Broken | None:
     """Return the first rule that `source`, made from `skeleton`, breaks, or None."""
     try:
         tree = ast.parse(source)
+        # Without an import each of its uses would break a rule, so what is gone comes first.
+        if gone := lacks(tree, skeleton):
+            return Broken(*gone)
         if found := next(_violations(tree, ast.parse(skeleton)), None):
             return found
         difference = differs(tree, skeleton)
@@ -66,7 +69,17 @@ def broken(source: str, skeleton: str) -> Broken | None:
         line = getattr(error, "lineno", None)
         return Broken("syntax", f"the file does not parse: {getattr(error, 'msg', error)}", line)
     except (RecursionError, MemoryError):
-        return Broken("syntax", "the file does not parse: an expression is nested too deeply", None)
+        return Broken("syntax", "an expression is nested too deeply: spread it over several lines", _deepest(source))
+
+
+def _deepest(source: str) -> int | None:
+    """Return the line of the most deeply nested statement, or None if Python cannot parse the source itself."""
+    try:
+        statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    except (RecursionError, MemoryError):
+        return None
+    simple = [node for node in statements if not hasattr(node, "body")] or statements
+    return max(simple, key=lambda node: sum(1 for _ in ast.walk(node)), default=ast.Pass(lineno=1)).lineno
 
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
@@ -237,4 +250,6 @@ def _root(node: ast.Attribute) -> tuple[str, str]:
 
 
 def _words(node: ast.AST) -> str:
+    if isinstance(node, ast.NamedExpr):
+        return "':='"
     return "".join(" " + c.lower() if c.isupper() else c for c in type(node).__name__).strip()

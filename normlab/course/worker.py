@@ -40,6 +40,15 @@ class TimeUpError(BaseException):
     """Raised when the processor time is up; a BaseException, which no `except Exception` of the simulator catches."""
 
 
+class Printed(io.StringIO):
+    """Keeps the first PRINTED characters that are written, so that a kernel may print however much it likes."""
+
+    def write(self, text: str) -> int:
+        """Keep as much of a text as there is space for, and report all of it as written."""
+        super().write(text[: max(0, PRINTED - self.tell())])
+        return len(text)
+
+
 def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
     """Answer requests until the grader hangs up.
 
@@ -60,7 +69,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
         while True:
             header, blobs = wire.unpack(connection.recv_bytes())
             file = header.get("file", file)
-            printed, compiles = io.StringIO(), header.get("watch") == "compile"
+            printed, compiles = Printed(), header.get("watch") == "compile"
             try:
                 with redirect_stdout(printed), nullcontext() if compiles else walled():
                     began = time.process_time()
@@ -73,7 +82,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
                     ours += time.process_time() - began
             except BaseException as error:
                 reply, results = _failure(error, file), []
-            reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
+            reply |= {"nonce": header["nonce"], "printed": printed.getvalue()}
             connection.send_bytes(wire.pack(reply, results))
     except (EOFError, OSError):  # the grader has closed the connection
         return

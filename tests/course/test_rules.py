@@ -60,6 +60,7 @@ def test_names_may_be_imported_in_any_order_and_on_any_lines(line):
         ("    value @ value\n", "numpy", "no @"),
         ("    max(value)\n", "numpy", "compare numbers"),
         ("    [v for v in value]\n", "python", "a kernel has no list comp"),
+        ("    (v := value)\n", "python", "a kernel has no ':='"),
         ("    lambda: 1\n", "python", "a kernel has no lambda"),
         ("    try:\n        pass\n    except Exception:\n        pass\n", "python", "a kernel has no try"),
         ("    import os\n", "python", "a kernel has no import"),
@@ -118,6 +119,11 @@ def test_outside_of_functions_stand_imports_and_constants_alone(above, kind, say
     broken = found(above=above)
     assert broken[0] == kind
     assert says in broken[1]
+
+
+def test_an_import_that_is_gone_is_told_before_its_uses():
+    broken = rules.broken(SKELETON.replace("from normlab.engine import cuda\n", "").replace(BODY, RIGHT), SKELETON)
+    assert (broken.kind, "is gone or changed: 'from normlab.engine import cuda'" in broken.text) == ("removed", True)
 
 
 def test_lines_of_the_exercise_have_to_stay():
