@@ -261,8 +261,8 @@ class Exercise:
         """Return the inputs on which costs are counted: the example's sizes, `count` draws of large sizes, and more.
 
         The first of these draws has the multiples of `Size.multiples_of`, where one round too many shows. Its flags are
-        not the example's, so that both branches of a kernel are counted. Of each size without a limit there is one more
-        draw, far beyond the range, where a thread has more elements than registers (`costs.REGISTERS`). The values come
+        not the example's, so that both branches of a kernel are counted. One more draw has the size that may grow the
+        most far beyond its range, where a thread has more elements than registers (`costs.REGISTERS`). The values come
         from the seed, too, and have no pattern, so a solution cannot know that its costs are being counted.
         """
         rng = np.random.default_rng([seed, 1, *self.name.encode()])
@@ -273,10 +273,10 @@ class Exercise:
                 drawn |= {name: one.multiple_beyond(rng) for name, one in self.sizes.items() if one.multiples_of}
                 drawn |= {name: 1 - self.example[name] for name, one in self.sizes.items() if one.is_flag}
             sizes.append(drawn)
-        for name, size in self.sizes.items():
-            if size.beyond and not size.multiples_of:
-                others = {other: one.large(rng) for other, one in self.sizes.items()}
-                sizes.append(others | {name: size.above_a_power_of_two(rng)})
+        name, size = max(self.sizes.items(), key=lambda one: one[1].beyond)
+        if size.beyond and not size.multiples_of:
+            others = {other: one.large(rng) for other, one in self.sizes.items()}
+            sizes.append(others | {name: size.above_a_power_of_two(rng)})
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
 
     @property
