@@ -136,7 +136,7 @@ class Costs(Recorder):
         return {metric: self._most(metric, done, threads) for metric, done in self.done.items() if done}
 
     def _most(self, metric: str, done: list[Work], threads: int) -> dict[str, Any]:
-        """Return the first thread with the most work: its place, count and lines, and its block's average."""
+        """Return the first thread with the most work: place, count, lines, its block's average, the launch's sum."""
         work = _accesses(done) if metric == BUSIEST_SHARED else _elements(done)  # by slot
         slot = int(np.argmax(work))
         block, position = self.tally.warps[slot // 32]
@@ -153,6 +153,7 @@ class Costs(Recorder):
             "lane": slot % 32,
             "count": int(work[slot]),
             "average": altogether / threads,
+            "of_launch": int(work.sum()),
             "lines": [
                 {"file": line.file, "line": line.number, "text": line.text} for (_, line), _ in sites.most_common()
             ],

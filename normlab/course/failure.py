@@ -250,22 +250,27 @@ def uneven(
 ) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than it should; else None.
 
-    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does. Of
-    shared memory it may make twice as many accesses as its block's threads make on average. The `times` of a cost in
-    `limits` replaces UNEVEN.
+    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does, and
+    up to twice as many if all threads of the launch do: in a second walk, which begins at a row's other end, a thread
+    meets elements that are new to it. Of shared memory a thread may make twice as many accesses as its block's threads
+    make on average. The `times` of a cost in `limits` replaces UNEVEN.
     """
     times = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
-            at_most = int(times.get(metric, UNEVEN) * needed["metrics"][metric])
+            fair = int(times.get(metric, UNEVEN) * needed["metrics"][metric])
             if metric == BUSIEST_SHARED:
-                at_most = max(at_most, int(2 * who["average"]) + 4)
+                fair = max(fair, int(2 * who["average"]) + 4)
+            at_most = fair
+            if metric != BUSIEST_SHARED and metric in needed["busiest"]:
+                by_all = who["of_launch"] / needed["busiest"][metric]["of_launch"]
+                at_most = int(fair * min(max(by_all, 1), 2))
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
                 place = next((one for one in who["lines"] if one["file"] == source.file), {"line": None})
                 told = f"by {_thread(who)}{_place(who | place, source.file)}" if place["line"] else f"by {_thread(who)}"
                 details = told, f"counted on {drawn}"
-                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(fair, 0.5))
     return None
 
 

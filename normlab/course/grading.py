@@ -107,6 +107,7 @@ def check(
                     unseen = error.failure
             spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
+            _obey_last(source, skeleton)
             parts["budgets"] = POINTS["budgets"]
             cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
@@ -137,6 +138,12 @@ def _short(exercise: Exercise, source: str, skeleton: str) -> None:
     added = given.added_lines(source, skeleton)
     if exercise.lines is not None and added > exercise.lines:
         raise FailureError(Failure("lines", f"{added} lines of code added, at most {exercise.lines} allowed"))
+
+
+def _obey_last(source: str, skeleton: str) -> None:
+    """Raise FailureError if a function that the exercise asks for is not called, which no result shows."""
+    if broken := rules.unused(source, skeleton):
+        raise FailureError(Failure(broken.kind, broken.text, broken.line))
 
 
 class _Grader:

@@ -72,6 +72,25 @@ def broken(source: str, skeleton: str) -> Broken | None:
         return Broken("syntax", "an expression is nested too deeply: spread it over several lines", _deepest(source))
 
 
+def unused(source: str, skeleton: str) -> Broken | None:
+    """Return what to say of a function of the exercise that no kernel calls, so that no result depends on it."""
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    # Kernels, and functions for the host, are called from outside.
+    new = {
+        name for name, node in functions.items() if not any(isinstance(one, ast.Call) for one in node.decorator_list)
+    }
+    used: set[str] = set()
+    while new:
+        used |= new
+        called = {part.id for name in new for part in ast.walk(functions[name]) if isinstance(part, ast.Name)}
+        new = called & functions.keys() - used
+    for node in ast.parse(skeleton).body:
+        if isinstance(node, ast.FunctionDef) and node.name not in used:
+            line = functions[node.name].lineno
+            return Broken("unused", f"no kernel calls {node.name!r}: what it returns is part of the exercise", line)
+    return None
+
+
 def _deepest(source: str) -> int | None:
     """Return the line of the most deeply nested statement, or None if Python cannot parse the source itself."""
     try:
@@ -113,7 +132,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         elif not (is_text(node) or is_main(node) or _sets_constants(node, known)):
             yield Broken(
                 "outside",
-                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: indent it if it belongs to one; "
+                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: indent it if it is in one; "
                 "kernels, device functions, imports and constants, such as -math.inf or float32(0), may stand there, "
                 "and anything under `if __name__ == '__main__':`",
                 node.lineno,
@@ -121,7 +140,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
 
 
 def _sets_constants(node: ast.stmt, known: set[str]) -> bool:
-    """Return whether a statement gives names to numbers, computed from numbers alone; `known` are the module's names."""
+    """Return whether a statement gives names to constants; `known` are the names of the module."""
     match node:
         case ast.Assign(targets=targets, value=value):
             pass
@@ -209,6 +228,14 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
     line = getattr(node, "lineno", None)
     if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, STATEMENTS + EXPRESSIONS):
         yield Broken("python", f"a kernel has no {_words(node)}: loops, branches and arithmetic have to do", line)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
+        yield Broken("python", f"{ast.unparse(node)!r} compares, and nothing becomes of it: = stores a value", line)
+    elif (
+        isinstance(node, ast.Expr)
+        and ast.unparse(node).startswith("cuda.sync")
+        and isinstance(node.value, ast.Attribute)
+    ):
+        yield Broken("python", f"{ast.unparse(node)!r} is not called: add ()", line)
     elif isinstance(node, ast.Slice):
         yield Broken("numpy", "a kernel takes one element at a time, not a slice: its threads are the loop", line)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):

@@ -77,7 +77,11 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, twic
 def test_an_untouched_exercise_is_not_begun():
     for number in catalogue.FILES:
         skeleton = catalogue.skeleton(number)
-        for text in (skeleton, skeleton.replace("\n\n", "\n \n"), re.sub(r"( *)# Your line.*", r"\1pass  # later", skeleton)):
+        for text in (
+            skeleton,
+            skeleton.replace("\n\n", "\n \n"),
+            re.sub(r"( *)# Your line.*", r"\1pass  # later", skeleton),
+        ):
             result = grading.check(number, text, "untouched.py")
             assert (result.failure.kind, result.points) == ("untouched", 0)
 

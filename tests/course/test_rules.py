@@ -61,6 +61,8 @@ def test_names_may_be_imported_in_any_order_and_on_any_lines(line):
         ("    max(value)\n", "numpy", "compare numbers"),
         ("    [v for v in value]\n", "python", "a kernel has no list comp"),
         ("    (v := value)\n", "python", "a kernel has no ':='"),
+        ("    value == 0\n", "python", "'value == 0' compares, and nothing becomes of it"),
+        ("    cuda.syncthreads\n", "python", "'cuda.syncthreads' is not called: add ()"),
         ("    lambda: 1\n", "python", "a kernel has no lambda"),
         ("    try:\n        pass\n    except Exception:\n        pass\n", "python", "a kernel has no try"),
         ("    import os\n", "python", "a kernel has no import"),

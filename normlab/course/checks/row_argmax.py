@@ -18,7 +18,7 @@ def _rows(drawn: Drawn) -> np.ndarray:
         x[rng.random(size=x.shape) < 0.2] = np.inf
     if drawn.kind == "NaN":  # the first one; then one of a lower thread, and one of the first one's thread
         first = rng.integers(max(columns - 64, 1), size=(rows, 1)) | 1
-        x[np.arange(rows)[:, None], np.minimum(first + [0, 63, 64], columns - 1)] = np.nan
+        x[np.arange(rows)[:, None], np.minimum(first + np.array([0, 63, 64]), columns - 1)] = np.nan
     if drawn.kind == "-inf":
         x[rng.random(size=x.shape) < 0.9] = -np.inf
         x[rng.integers(rows)] = -np.inf
