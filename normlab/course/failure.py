@@ -78,10 +78,13 @@ class FailureError(Exception):
         self.failure = failure
 
 
-def stopped(error: StoppedError) -> Failure:
-    """Return a failure that says why a solution did not finish."""
+ENDLESS = "took too long: is there an endless loop, or a thread that waits for what no other writes?"
+
+
+def stopped(error: StoppedError, late: str = ENDLESS) -> Failure:
+    """Return a failure that says why a solution did not finish; `late`: what to say if its time was up."""
     headline = {
-        "time": "took too long: is there an endless loop, or a thread that waits for what no other writes?",
+        "time": late,
         "memory": f"took too much memory: {error.text}",
         "exit": f"left by {error.text}; a kernel returns",
     }.get(error.kind, error.text)

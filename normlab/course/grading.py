@@ -22,6 +22,7 @@ from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 DRAWS = 12  # random inputs, in addition to the smallest, the edges and the example
 COUNTED = 2  # random inputs on which costs are counted, in addition to one of the example's sizes
 TRIES = 48  # the most runs to find a smaller failing input
+MOST_LINES = 500  # of code that a solution may add; right ones here add 28 at most
 POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
 
@@ -121,8 +122,11 @@ def _obey(source: str, skeleton: str) -> None:
     """Raise FailureError if the source breaks a rule, or adds nothing but comments to what the student was given."""
     if broken := rules.broken(source, skeleton):
         raise FailureError(Failure(broken.kind, broken.text, broken.line))
-    if given.added_lines(source, skeleton) == 0:
+    added = given.added_lines(source, skeleton)
+    if added == 0:
         raise FailureError(Failure("untouched", "nothing is written yet"))
+    if added > MOST_LINES:
+        raise FailureError(Failure("lines", f"{added:,} lines of code added: Numba would compile them for minutes"))
 
 
 def _begin(source: str, file: str, limits: Limits) -> Solution:
@@ -213,7 +217,7 @@ class _Grader:
             try:
                 refused = self.solution.run(case, "compile").observed["refused"]
             except StoppedError as error:
-                raise FailureError(failure.stopped(error)) from None
+                raise FailureError(failure.stopped(error, late="Numba takes too long to compile it")) from None
             if refused:
                 raise FailureError(failure.refused(refused))
 

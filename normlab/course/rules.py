@@ -132,9 +132,9 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         elif not (is_text(node) or is_main(node) or _sets_constants(node, known)):
             yield Broken(
                 "outside",
-                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: indent it if it is in one; "
-                "kernels, device functions, imports and constants, such as -math.inf or float32(0), may stand there, "
-                "and anything under `if __name__ == '__main__':`",
+                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: "
+                "indent it if it belongs to one; kernels, device functions, imports and constants, such as -math.inf "
+                "or float32(0), may stand there, and anything under `if __name__ == '__main__':`",
                 node.lineno,
             )
 

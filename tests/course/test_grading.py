@@ -106,6 +106,12 @@ def test_lines_have_a_budget_where_they_teach(monkeypatch):
     assert result.parts == {"right": 6, "budgets": 0}
 
 
+def test_a_file_that_would_be_compiled_for_minutes_is_not_run():
+    result = graded("01", SOLVED["01"] + "    y[i] = float32(2) * x[i]\n" * 600)
+    assert (result.failure.kind, result.points) == ("lines", 0)
+    assert result.failure.headline.startswith("602 lines of code added")
+
+
 EXERCISE = catalogue.exercise("07")
 
 
