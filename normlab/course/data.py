@@ -142,9 +142,9 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
     """Return LayerNorm's arrays and answers, or RMSNorm's (no means, no bias), for the drawn rows and columns.
 
     LayerNorm's rows of EXACT columns at an offset have numbers from 1000 to 1003, each for four neighbours, as many as
-    a thread of `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is exact,
-    too, and what follows rounds relative to it, less than 16 times: x · invvar - mean · invvar, which rounds relative
-    to x, is off by more.
+    a thread of `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is
+    exact, too, and what follows rounds relative to it, less than 16 times: x · invvar - mean · invvar, which rounds
+    relative to x, is off by more.
     """
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     x = values(drawn.kind, rng, rows, columns)
