@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
+from normlab.course.exercise import BUSIEST, BUSIEST_LOADS, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -253,10 +253,10 @@ def uneven(
 ) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than it should; else None.
 
-    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does, and
-    up to twice as many if all threads of the launch do: in a second walk, which begins at a row's other end, a thread
-    meets elements that are new to it. Of shared memory a thread may make twice as many accesses as its block's threads
-    make on average. The `times` of a cost in `limits` replaces UNEVEN.
+    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does. It
+    may load up to twice as many if all threads of the launch do: in a second walk, which begins at a row's other end, a
+    thread meets elements that are new to it. Of shared memory a thread may make twice as many accesses as its block's
+    threads make on average. The `times` of a cost in `limits` replaces UNEVEN.
     """
     times = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
@@ -265,7 +265,7 @@ def uneven(
             if metric == BUSIEST_SHARED:
                 fair = max(fair, int(2 * who["average"]) + 4)
             at_most = fair
-            if metric != BUSIEST_SHARED and metric in needed["busiest"]:
+            if metric == BUSIEST_LOADS and metric in needed["busiest"]:
                 by_all = who["of_launch"] / needed["busiest"][metric]["of_launch"]
                 at_most = int(fair * min(max(by_all, 1), 2))
             if who["count"] > at_most:

@@ -58,12 +58,12 @@ def broken(source: str, skeleton: str) -> Broken | None:
     """Return the first rule that `source`, made from `skeleton`, breaks, or None."""
     try:
         tree = ast.parse(source)
-        # Without an import each of its uses would break a rule, so what is gone comes first.
-        if gone := lacks(tree, skeleton):
-            return Broken(*gone)
-        if found := next(_violations(tree, ast.parse(skeleton)), None):
+        found = next(_violations(tree, ast.parse(skeleton)), None)
+        # If an import is gone, each of its uses breaks a rule, and the import is what to tell of.
+        difference = lacks(tree, skeleton) if found and found.kind == "python" else None
+        if found and difference is None:
             return found
-        difference = differs(tree, skeleton)
+        difference = difference or differs(tree, skeleton)
         return Broken(*difference) if difference else None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)

@@ -151,7 +151,7 @@ def test_bytes_that_are_no_message_are_no_answer(message):
 
 
 def test_a_kernel_may_print_more_than_the_memory_holds():
-    with Solution(KERNEL.format("print('a' * 10**8)"), FILE) as solution:
+    with Solution(KERNEL.format("print('a' * 10**7)"), FILE, Limits(memory=1 << 28)) as solution:
         solution.run(CASE, "sanitize")
         assert solution.printed == 2000 * "a"
 
