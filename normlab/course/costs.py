@@ -2,7 +2,7 @@
 
 The counts are those of `normlab.sim.trace`, with one difference. If a thread loads an element twice without a store or
 a barrier between the loads, a compiler keeps the value in a register, so the second load is not counted. A student need
-not do by hand what a compiler does.
+not do by hand what a compiler does. Registers hold few elements, however: a second walk along a row loads it again.
 """
 
 from collections import Counter, defaultdict
@@ -32,6 +32,8 @@ from normlab.sim.tracing.trace import Trace
 
 MEETINGS_THAT_ORDER_MEMORY = ("syncwarp",)
 NO_SITE = -1  # of a load from a register
+NOTHING = -1  # in a register, where there is no element
+REGISTERS = 8  # elements that a thread holds: enough for what one turn of a loop uses again, and few beside a row
 
 
 class Work(NamedTuple):
@@ -59,7 +61,8 @@ class Costs(Recorder):
     def _begin(self, warps: Warps) -> None:
         """Begin with nothing loaded."""
         super()._begin(warps)
-        self.loaded: defaultdict[int, set[tuple]] = defaultdict(set)  # slot → what the thread holds in registers
+        # slot → what the thread holds in registers, the element that it used last at the end
+        self.loaded: defaultdict[int, dict[tuple, None]] = defaultdict(dict)
         self.done: dict[str, list[Work]] = {metric: [] for metric in BUSIEST}
 
     def lanes(self, cuda: Any, cluster: int) -> LaneRecorder:
@@ -77,10 +80,12 @@ class Costs(Recorder):
         if operation != "ld":  # arrays may overlap, so a store may have changed any loaded element
             loaded.clear()
             return False
-        if place in loaded:
-            return True
-        loaded.add(place)
-        return False
+        held = place in loaded
+        loaded.pop(place, None)
+        loaded[place] = None
+        if len(loaded) > REGISTERS:
+            del loaded[next(iter(loaded))]
+        return held
 
     def work(self, operation: str, space: str, done: Work) -> None:
         """Keep accesses until the end of the launch, when the busiest thread is looked for."""
@@ -131,7 +136,7 @@ class Costs(Recorder):
         return {metric: self._most(metric, done, threads) for metric, done in self.done.items() if done}
 
     def _most(self, metric: str, done: list[Work], threads: int) -> dict[str, Any]:
-        """Return the first thread with the most work: its place, count and lines, and its block's average."""
+        """Return the first thread with the most work: place, count, lines, its block's average, the launch's sum."""
         work = _accesses(done) if metric == BUSIEST_SHARED else _elements(done)  # by slot
         slot = int(np.argmax(work))
         block, position = self.tally.warps[slot // 32]
@@ -148,6 +153,7 @@ class Costs(Recorder):
             "lane": slot % 32,
             "count": int(work[slot]),
             "average": altogether / threads,
+            "of_launch": int(work.sum()),
             "lines": [
                 {"file": line.file, "line": line.number, "text": line.text} for (_, line), _ in sites.most_common()
             ],
@@ -162,9 +168,11 @@ class LaneCosts(LaneRecorder):
     def __init__(self, recorder: Costs, grid: Any, block: Any, cluster: int):
         """Begin with nothing loaded."""
         super().__init__(recorder, grid, block, cluster)
-        # A thread's era ends when its loaded elements are forgotten. No other thread's era ever has the same number.
-        self._eras = np.arange(prod(grid) * 32 * self.warps.of_a_block)
-        self._loaded: defaultdict[tuple, set[tuple[int, int]]] = defaultdict(set)  # space, size → (era, address)
+        shape = prod(grid) * 32 * self.warps.of_a_block, REGISTERS
+        self._loaded = np.full(shape, NOTHING)  # what each slot holds in registers
+        self._used = np.zeros(shape, np.int64)  # when it used that last
+        self._time = 0
+        self._kinds: dict[tuple[str, int], int] = {}  # space and size of an access → its number, of a few
 
     def accessed(self, frame: Any, array: Any, places: Any, operation: str, width: int) -> None:
         """Log the accesses of a frame's lanes except the loads that a compiler would remove."""
@@ -173,14 +181,11 @@ class LaneCosts(LaneRecorder):
         addresses = seen.start + (places % seen.period if seen.period else places) * itemsize
         space, size = seen.buffer.space, width * itemsize
         if operation == "ld":
-            held = self._loaded[space, size]
-            loads = list(zip(self._eras[slots].tolist(), addresses.tolist(), strict=True))
-            counted = [lane for lane, load in enumerate(loads) if load not in held]
-            held.update(loads)
-            if not counted:
+            counted = np.flatnonzero(~self._holds(slots, space, size, addresses))
+            if not len(counted):
                 return
             if len(counted) < len(slots):
-                frame, places = frame.child(np.array(counted)), places[counted]
+                frame, places = frame.child(counted), places[counted]
                 slots, addresses = slots[counted], addresses[counted]
         else:  # arrays may overlap, so a store may have changed any loaded element
             self._forget(slots)
@@ -203,9 +208,21 @@ class LaneCosts(LaneRecorder):
         """Take note of fences, after which the threads' loads count again."""
         self._forget(self._slots_in(frame))
 
+    def _holds(self, slots: np.ndarray, space: str, size: int, addresses: np.ndarray) -> np.ndarray:
+        """Return for each slot whether it holds what it loads, and note what it holds afterwards."""
+        places = 64 * addresses + self._kinds.setdefault((space, size), len(self._kinds))
+        same = self._loaded[slots] == places[:, None]
+        held = same.any(axis=1)
+        # Another element takes the register that was not used for the longest time.
+        register = np.where(held, same.argmax(axis=1), self._used[slots].argmin(axis=1))
+        self._time += 1
+        self._loaded[slots, register] = places
+        self._used[slots, register] = self._time
+        return held
+
     def _forget(self, slots: np.ndarray) -> None:
         """Take note that other threads' stores are visible to these threads: their loads count again."""
-        self._eras[slots] += len(self._eras)
+        self._loaded[slots] = NOTHING
 
     def _slots_in(self, frame: Any) -> np.ndarray:
         block, thread = np.divmod(frame.lanes.ids, self.threads)

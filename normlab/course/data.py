@@ -25,6 +25,9 @@ from normlab.oracle.rows import as_rows
 from normlab.oracle.values import normalise
 
 EPS = 1e-5
+ZEROS = 0.1  # of the normal numbers
+U = oracle.unit_roundoff("float32")
+EXACT = 64  # columns of a row whose mean is exact: a power of two, so that all divisions are
 EPSILONS = (1e-5, 1e-3, 0.1)  # a kernel gets one of these: eps is an argument, not a constant
 # What a tree over a block of 64 threads costs. The reference solutions' trees are of shuffles; one in shared memory
 # needs as many exchanges, but its first thread takes part in every step.
@@ -40,13 +43,15 @@ def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Return float32 numbers of a kind: "counting", "normal", "offset", "far" or "equal".
 
     Counting numbers are 1, 2, 3, …. Normal ones have mean 0, those at an offset 1000, far ones 100,000; the standard
-    deviation of all three is 1.
+    deviation of all three is about 1. Every tenth of the normal ones is exactly 0, which is a number like others.
     """
     if kind == "counting":
         return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
     if kind == "equal":
         return np.full(shape, 0.1, np.float32)
     drawn = rng.normal(size=shape)
+    if kind == "normal":
+        drawn[rng.random(shape) < ZEROS] = 0
     return (drawn + {"offset": 1000, "far": 100_000}.get(kind, 0)).astype(np.float32)
 
 
@@ -134,9 +139,18 @@ class NormCase(NamedTuple):
 
 
 def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
-    """Return LayerNorm's arrays and answers, or RMSNorm's (no means, no bias), for the drawn rows and columns."""
+    """Return LayerNorm's arrays and answers, or RMSNorm's (no means, no bias), for the drawn rows and columns.
+
+    LayerNorm's rows of EXACT columns at an offset have numbers from 1000 to 1003, each for four neighbours, as many as
+    a thread of `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is
+    exact, too, and what follows rounds relative to it, less than 16 times: x · invvar - mean · invvar, which rounds
+    relative to x, is off by more.
+    """
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     x = values(drawn.kind, rng, rows, columns)
+    exact = drawn.kind == "offset" and columns == EXACT and not rms
+    if exact:
+        x = np.repeat(1000 + rng.integers(4, size=(rows, EXACT // 4)), 4, axis=1).astype(np.float32)
     weight, bias = values("normal", rng, 2, columns)
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
@@ -149,6 +163,9 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
         bound = oracle.layer_norm_bound(x, columns, weight, bias, eps, arithmetic(columns))
     results = zip(("output", "means", "invvars"), truth, bound, strict=True)
     want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
+    if exact:
+        output = np.asarray(truth.output)
+        want["output"] = Answer(output, 16 * U * (abs(output - bias) + abs(bias)))
     return NormCase(arrays, want, np.float32(eps))
 
 

@@ -96,8 +96,9 @@ class Case:
 class Size:
     """The range of a drawn size, and the edge values that every check visits.
 
-    `beyond`: the largest value beyond the range that some draws have, so that a solution with a fixed limit fails; 0:
-    the exercise limits the size. `multiples_of`: some of the sizes beyond the range are multiples of it.
+    `beyond`: some draws have values beyond the range, up to this one, and one lies above the next power of two, so that
+    a solution with a fixed limit fails; 0: the exercise limits the size. `multiples_of`: some of the sizes beyond the
+    range are multiples of it.
     """
 
     smallest: int
@@ -106,9 +107,29 @@ class Size:
     beyond: int = 0
     multiples_of: int = 0
 
+    @property
+    def is_flag(self) -> bool:
+        """Return whether the size is a choice of two, 0 or 1."""
+        return (self.smallest, self.largest) == (0, 1)
+
+    def small(self, rng: np.random.Generator) -> int:
+        """Return a value from the lower half of the range, or any of a flag's."""
+        highest = self.largest if self.is_flag else (self.smallest + self.largest) // 2
+        return int(rng.integers(self.smallest, highest + 1))
+
+    def large(self, rng: np.random.Generator) -> int:
+        """Return a value from the upper half of the range, or any of a flag's."""
+        lowest = self.smallest if self.is_flag else (self.smallest + self.largest + 1) // 2
+        return int(rng.integers(lowest, self.largest + 1))
+
     def beyond_the_range(self, rng: np.random.Generator) -> int:
         """Return a size from the upper half of those beyond the range."""
         return int(rng.integers(self.beyond // 2, self.beyond + 1))
+
+    def above_a_power_of_two(self, rng: np.random.Generator) -> int:
+        """Return a size a little above the power of two after `beyond`, because fixed limits are powers of two."""
+        power = 1 << self.beyond.bit_length()
+        return power + int(rng.integers(1, 2 + power // 32))
 
     def multiple_beyond(self, rng: np.random.Generator) -> int:
         """Return a size beyond the range that is a multiple of `multiples_of`, if there is one."""
@@ -165,11 +186,11 @@ class Budget:
     why: str
 
 
-NEIGHBOURS_LOADED = "neighbouring lanes that load neighbours share their sectors of 32 bytes"
+NEIGHBOURS_LOADED = "lanes that load neighbours share their sectors of 32 bytes, unlike a walk that loads them again"
 NEIGHBOURS_STORED = "neighbouring lanes that store neighbours share their sectors of 32 bytes"
 # Every solution must make as few requests of global memory as the reference solution.
 TRAFFIC = (
-    Cost(LOADS, "a warp loads 32 neighbours by one instruction"),
+    Cost(LOADS, "a warp loads 32 neighbours by one instruction, and no element again that a loop before has loaded"),
     Cost(LOADED_SECTORS, NEIGHBOURS_LOADED),
     Cost(STORES, "a warp stores 32 neighbours by one instruction"),
     Cost(STORED_SECTORS, NEIGHBOURS_STORED),
@@ -229,29 +250,33 @@ class Exercise:
         for name, size in self.sizes.items():
             if not size.beyond:
                 continue
-            far = (size.beyond_the_range(rng), self.kinds[0]), (size.multiple_beyond(rng), self.kinds[-1])
+            far = [(size.above_a_power_of_two(rng), self.kinds[0])]
+            far += [(size.multiple_beyond(rng), kind) for kind in self.kinds[1:]]
             for value, kind in far:
-                near = {
-                    other: int(rng.integers(one.smallest, (one.smallest + one.largest) // 2 + 1))
-                    for other, one in self.sizes.items()
-                }
+                near = {other: one.small(rng) for other, one in self.sizes.items()}
                 found.append(Drawn(near | {name: value}, kind, int(rng.integers(1 << 31))))
         return found
 
     def counted(self, seed: int, count: int) -> list[Drawn]:
-        """Return the inputs on which costs are counted: the example's sizes, and `count` draws of large sizes.
+        """Return the inputs on which costs are counted: the example's sizes, `count` draws of large sizes, and more.
 
-        The first of these draws has the multiples of `Size.multiples_of`, where one round too many shows. The values
-        come from the seed, too, and have no pattern, so a solution cannot know that its costs are being counted.
+        The first of these draws has the multiples of `Size.multiples_of`, where one round too many shows. Its flags are
+        not the example's, so that both branches of a kernel are counted. One more draw has the size that may grow the
+        most far beyond its range, where a thread has more elements than registers (`costs.REGISTERS`). The values come
+        from the seed, too, and have no pattern, so a solution cannot know that its costs are being counted.
         """
         rng = np.random.default_rng([seed, 1, *self.name.encode()])
         sizes = [self.example]
         for number in range(count):
-            large = {name: (size.smallest + size.largest + 1) // 2 for name, size in self.sizes.items()}
-            drawn = {name: int(rng.integers(large[name], size.largest + 1)) for name, size in self.sizes.items()}
+            drawn = {name: size.large(rng) for name, size in self.sizes.items()}
             if number == 0:
                 drawn |= {name: one.multiple_beyond(rng) for name, one in self.sizes.items() if one.multiples_of}
+                drawn |= {name: 1 - self.example[name] for name, one in self.sizes.items() if one.is_flag}
             sizes.append(drawn)
+        name, size = max(self.sizes.items(), key=lambda one: one[1].beyond)
+        if size.beyond and not size.multiples_of:
+            others = {other: one.large(rng) for other, one in self.sizes.items()}
+            sizes.append(others | {name: size.above_a_power_of_two(rng)})
         return [Drawn(one, "normal", int(rng.integers(1 << 31))) for one in sizes]
 
     @property
@@ -271,6 +296,13 @@ class Exercise:
                 less //= 2
         kinds = self.kinds[: self.kinds.index(drawn.kind)] if drawn.kind in self.kinds else ()
         return found + [Drawn(drawn.sizes, kind, drawn.seed) for kind in kinds]
+
+    @property
+    def branches(self) -> list[Drawn]:
+        """Return the example, and for each flag the example with the flag's other value."""
+        flags = [name for name, size in self.sizes.items() if size.is_flag]
+        others = [self.example | {name: 1 - self.example[name]} for name in flags]
+        return [self.example_case, *(Drawn(sizes, self.kinds[0], 0) for sizes in others)]
 
     @property
     def example_case(self) -> Drawn:

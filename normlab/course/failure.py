@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normlab.course import given
-from normlab.course.exercise import BUSIEST, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
+from normlab.course.exercise import BUSIEST, BUSIEST_LOADS, BUSIEST_SHARED, WORDS, Answer, Budget, Case, Cost, Drawn
 from normlab.course.process import StoppedError
 from normlab.oracle.check import elementwise_ratios
 from normlab.sim import METRICS
@@ -78,10 +78,13 @@ class FailureError(Exception):
         self.failure = failure
 
 
-def stopped(error: StoppedError) -> Failure:
-    """Return a failure that says why a solution did not finish."""
+ENDLESS = "took too long: is there an endless loop, or a thread that waits for what no other writes?"
+
+
+def stopped(error: StoppedError, late: str = ENDLESS) -> Failure:
+    """Return a failure that says why a solution did not finish; `late`: what to say if its time was up."""
     headline = {
-        "time": "took too long: is there an endless loop, or a thread that waits for what no other writes?",
+        "time": late,
         "memory": f"took too much memory: {error.text}",
         "exit": f"left by {error.text}; a kernel returns",
     }.get(error.kind, error.text)
@@ -250,22 +253,27 @@ def uneven(
 ) -> Failure | None:
     """Return a failure that names a thread that does much more of a launch's work than it should; else None.
 
-    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does. Of
-    shared memory it may make twice as many accesses as its block's threads make on average. The `times` of a cost in
-    `limits` replaces UNEVEN.
+    Of global memory a thread may touch UNEVEN times as many elements as any thread of the reference solution does. It
+    may load up to twice as many if all threads of the launch do: in a second walk, which begins at a row's other end, a
+    thread meets elements that are new to it. Of shared memory a thread may make twice as many accesses as its block's
+    threads make on average. The `times` of a cost in `limits` replaces UNEVEN.
     """
     times = {cost.metric: cost.times for cost in limits}
     for mine, needed in zip(costs, reference, strict=True):
         for metric, who in mine["busiest"].items():
-            at_most = int(times.get(metric, UNEVEN) * needed["metrics"][metric])
+            fair = int(times.get(metric, UNEVEN) * needed["metrics"][metric])
             if metric == BUSIEST_SHARED:
-                at_most = max(at_most, int(2 * who["average"]) + 4)
+                fair = max(fair, int(2 * who["average"]) + 4)
+            at_most = fair
+            if metric == BUSIEST_LOADS and metric in needed["busiest"]:
+                by_all = who["of_launch"] / needed["busiest"][metric]["of_launch"]
+                at_most = int(fair * min(max(by_all, 1), 2))
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
                 place = next((one for one in who["lines"] if one["file"] == source.file), {"line": None})
                 told = f"by {_thread(who)}{_place(who | place, source.file)}" if place["line"] else f"by {_thread(who)}"
                 details = told, f"counted on {drawn}"
-                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(at_most, 0.5))
+                return Failure("budget", headline, place["line"], details, excess=who["count"] / max(fair, 0.5))
     return None
 
 

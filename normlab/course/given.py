@@ -32,19 +32,40 @@ class Difference(NamedTuple):
 
 def differs(tree: ast.Module, skeleton: str) -> Difference | None:
     """Return the first difference between a solution and its exercise other than lines at marked places, or None."""
-    given = marked(skeleton)
+    if gone := lacks(tree, skeleton):
+        return gone
     own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    statements = {ast.unparse(node) for node in tree.body}
-    for node in given.body:
+    for node in marked(skeleton).body:
         if isinstance(node, ast.FunctionDef):
-            found = own.get(node.name)
-            if found is None:
-                return _removed(f"def {node.name}({ast.unparse(node.args)}):")
-            if difference := _between(list(code_lines([found])), [line.text for line in code_lines([node])]):
+            lines = list(code_lines([own[node.name]]))
+            if difference := _between(lines, [line.text for line in code_lines([node])]):
                 return difference
-        elif not (is_text(node) or is_main(node)) and ast.unparse(node) not in statements:
-            return _removed(ast.unparse(node))
     return None
+
+
+def lacks(tree: ast.Module, skeleton: str) -> Difference | None:
+    """Return the first import, constant or function of the exercise that a solution has no more, or None."""
+    own = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    statements = {ast.unparse(part) for node in tree.body for part in separate(node)}
+    for node in ast.parse(skeleton).body:
+        if isinstance(node, ast.FunctionDef):
+            if node.name not in own:
+                return _removed(f"def {node.name}({ast.unparse(node.args)}):")
+        elif not (is_text(node) or is_main(node)):
+            for part in separate(node):
+                if ast.unparse(part) not in statements:
+                    return _removed(ast.unparse(part))
+    return None
+
+
+def separate(node: ast.stmt) -> list[ast.stmt]:
+    """Return an import as imports of one name each, so that their order does not matter; else the statement itself."""
+    match node:
+        case ast.Import(names=names):
+            return [ast.Import([name]) for name in names]
+        case ast.ImportFrom(module=module, names=names, level=level):
+            return [ast.ImportFrom(module, [name], level) for name in names]
+    return [node]
 
 
 def marked(skeleton: str) -> ast.Module:
@@ -152,11 +173,11 @@ def calling_lines(source: str, function: str) -> list[int]:
 
 
 def code_lines(statements: list[ast.stmt], depth: int = 0) -> Iterator[Line]:
-    """Yield the lines of code of statements, without comments, docstrings and the `__main__` block."""
+    """Yield the lines of code of statements, without comments, docstrings, `pass` and the `__main__` block."""
     indent = "    " * depth
     for node in statements:
         match node:
-            case _ if is_text(node) or is_main(node):
+            case _ if is_text(node) or is_main(node) or isinstance(node, ast.Pass):
                 continue
             case ast.FunctionDef():
                 for decorator in node.decorator_list:

@@ -22,6 +22,7 @@ from normlab.course.process import NORMAL, Limits, Run, Solution, StoppedError
 DRAWS = 12  # random inputs, in addition to the smallest, the edges and the example
 COUNTED = 2  # random inputs on which costs are counted, in addition to one of the example's sizes
 TRIES = 48  # the most runs to find a smaller failing input
+MOST_LINES = 500  # of code that a solution may add; right ones here add 28 at most
 POINTS = {"right": 6, "budgets": 2, "hidden": 2}
 
 
@@ -107,6 +108,7 @@ def check(
                     unseen = error.failure
             spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
+            _obey_last(source, skeleton)
             parts["budgets"] = POINTS["budgets"]
             cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
@@ -117,11 +119,14 @@ def check(
 
 
 def _obey(source: str, skeleton: str) -> None:
-    """Raise FailureError if the source is still the skeleton that the student was given, or breaks a rule."""
-    if source == skeleton:
-        raise FailureError(Failure("untouched", "nothing is written yet"))
+    """Raise FailureError if the source breaks a rule, or adds nothing but comments to what the student was given."""
     if broken := rules.broken(source, skeleton):
         raise FailureError(Failure(broken.kind, broken.text, broken.line))
+    added = given.added_lines(source, skeleton)
+    if added == 0:
+        raise FailureError(Failure("untouched", "nothing is written yet"))
+    if added > MOST_LINES:
+        raise FailureError(Failure("lines", f"{added:,} lines of code added: Numba would compile them for minutes"))
 
 
 def _begin(source: str, file: str, limits: Limits) -> Solution:
@@ -137,6 +142,12 @@ def _short(exercise: Exercise, source: str, skeleton: str) -> None:
     added = given.added_lines(source, skeleton)
     if exercise.lines is not None and added > exercise.lines:
         raise FailureError(Failure("lines", f"{added} lines of code added, at most {exercise.lines} allowed"))
+
+
+def _obey_last(source: str, skeleton: str) -> None:
+    """Raise FailureError if a function that the exercise asks for is not called, which no result shows."""
+    if broken := rules.unused(source, skeleton):
+        raise FailureError(Failure(broken.kind, broken.text, broken.line))
 
 
 class _Grader:
@@ -198,14 +209,17 @@ class _Grader:
         return failure.on_input(fails, drawn, case, self.source)
 
     def compiles(self) -> None:
-        """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU."""
-        case = self.exercise.make(self.exercise.example_case)
-        try:
-            refused = self.solution.run(case, "compile").observed["refused"]
-        except StoppedError as error:
-            raise FailureError(failure.stopped(error)) from None
-        if refused:
-            raise FailureError(failure.refused(refused))
+        """Raise FailureError if Numba refuses a kernel, as it would on a machine with a GPU.
+
+        A flag may choose the dtype of an argument, so the kernel is compiled for all types that the examples have.
+        """
+        for case in _of_other_types(map(self.exercise.make, self.exercise.branches)):
+            try:
+                refused = self.solution.run(case, "compile").observed["refused"]
+            except StoppedError as error:
+                raise FailureError(failure.stopped(error, late="Numba takes too long to compile it")) from None
+            if refused:
+                raise FailureError(failure.refused(refused))
 
     def spends(self, number: str, draws: list[Drawn]) -> tuple[tuple[Spent, ...], list[dict[str, Any]]]:
         """Return the costs on the first of the inputs beside their budgets, and what each launch of all inputs cost.
@@ -260,6 +274,11 @@ class _Grader:
             return self.solution.run(case, "trace", picture=(draw, form)).picture
         run = self.solution.run(case, "accesses")
         return pictures.file_of(draw(pictures.Seen(case, run.arrays, run.observed["accesses"])), form)
+
+
+def _of_other_types(cases: Iterable[Case]) -> Iterable[Case]:
+    """Return the first case of those whose arrays have the same dtypes."""
+    return {tuple(array.dtype.str for array in case.arrays.values()): case for case in reversed([*cases])}.values()
 
 
 def _differs(run: Run, case: Case, source: Source) -> Failure | None:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from normlab.course.given import differs, is_main, is_text
+from normlab.course.given import differs, is_main, is_text, lacks, separate
 
 BUILTINS = {
     *("range", "enumerate", "zip", "len", "min", "max", "abs"),
@@ -28,7 +28,7 @@ NUMPY_NUMBERS = {
     *("bool_", "pi", "e", "inf", "nan"),
 }
 HOST_NUMPY = {"ceil", "floor"}  # a function for the host, which is plain Python, may take these, too
-CONSTANT = (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.expr_context)
+MATH_NUMBERS = {"inf", "nan", "pi", "e", "tau"}
 CUDA = {
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
@@ -58,30 +58,61 @@ def broken(source: str, skeleton: str) -> Broken | None:
     """Return the first rule that `source`, made from `skeleton`, breaks, or None."""
     try:
         tree = ast.parse(source)
-        if found := next(_violations(tree, ast.parse(skeleton)), None):
+        found = next(_violations(tree, ast.parse(skeleton)), None)
+        # If an import is gone, each of its uses breaks a rule, and the import is what to tell of.
+        difference = lacks(tree, skeleton) if found and found.kind == "python" else None
+        if found and difference is None:
             return found
-        difference = differs(tree, skeleton)
+        difference = difference or differs(tree, skeleton)
         return Broken(*difference) if difference else None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         return Broken("syntax", f"the file does not parse: {getattr(error, 'msg', error)}", line)
     except (RecursionError, MemoryError):
-        return Broken("syntax", "the file does not parse: an expression is nested too deeply", None)
+        return Broken("syntax", "an expression is nested too deeply: spread it over several lines", _deepest(source))
+
+
+def unused(source: str, skeleton: str) -> Broken | None:
+    """Return what to say of a function of the exercise that no kernel calls, so that no result depends on it."""
+    functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    # Kernels, and functions for the host, are called from outside.
+    new = {
+        name for name, node in functions.items() if not any(isinstance(one, ast.Call) for one in node.decorator_list)
+    }
+    used: set[str] = set()
+    while new:
+        used |= new
+        called = {part.id for name in new for part in ast.walk(functions[name]) if isinstance(part, ast.Name)}
+        new = called & functions.keys() - used
+    for node in ast.parse(skeleton).body:
+        if isinstance(node, ast.FunctionDef) and node.name not in used:
+            line = functions[node.name].lineno
+            return Broken("unused", f"no kernel calls {node.name!r}: what it returns is part of the exercise", line)
+    return None
+
+
+def _deepest(source: str) -> int | None:
+    """Return the line of the most deeply nested statement, or None if Python cannot parse the source itself."""
+    try:
+        statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    except (RecursionError, MemoryError):
+        return None
+    simple = [node for node in statements if not hasattr(node, "body")] or statements
+    return max(simple, key=lambda node: sum(1 for _ in ast.walk(node)), default=ast.Pass(lineno=1)).lineno
 
 
 def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
     """Yield the rules that a module's statements break, and the rules that its functions break."""
-    allowed = IMPORTS | {ast.unparse(node) for node in skeleton.body if isinstance(node, ast.Import | ast.ImportFrom)}
+    allowed = IMPORTS | {ast.unparse(part) for node in skeleton.body for part in separate(node)}
     functions = [node for node in skeleton.body if isinstance(node, ast.FunctionDef)]
     hosts = {node.name for node in functions if not node.decorator_list}
     known: set[str] = set()
     imports: set[str] = set()
     for node in tree.body:
+        new = [part for part in separate(node) if ast.unparse(part) not in imports]  # a repeated import changes no name
         if isinstance(node, ast.Import | ast.ImportFrom):
-            if ast.unparse(node) in imports:
-                continue  # a repeated import changes no name
-            imports.add(ast.unparse(node))
-        for name in bound(node):
+            imports.update(map(ast.unparse, new))
+        for name in (name for part in new for name in bound(part)):
             if name in known | BUILTINS or name.startswith("_"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
@@ -89,29 +120,58 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             parts = [alias.name for alias in node.names]
             module = getattr(node, "module", None) or ", ".join(parts)
-            if ast.unparse(node) not in allowed and not _takes_numbers(node):
+            if not all(ast.unparse(part) in allowed or _takes_numbers(part) for part in separate(node)):
                 yield Broken(
                     "import",
-                    f"imports {module}: a solution has the exercise's imports as they stand, and may add math and "
+                    f"imports {module}: a solution has the exercise's imports, and may add math and "
                     f"from normlab.engine {', '.join(sorted(ENGINE))}",
                     node.lineno,
                 )
         elif isinstance(node, ast.FunctionDef):
             yield from _function(node, known - NUMPY, hosts)
-        elif isinstance(node, ast.Assign):
-            targets = [part for target in node.targets for part in ast.walk(target)]
-            if not all(isinstance(part, CONSTANT) for part in [*targets, *ast.walk(node.value)]):
-                yield Broken("outside", "only constants may be set outside of functions", node.lineno)
-        elif not (is_text(node) or is_main(node)):
+        elif not (is_text(node) or is_main(node) or _sets_constants(node, known)):
             yield Broken(
                 "outside",
-                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: kernels, device functions, "
-                "imports and constants may stand there, and anything under `if __name__ == '__main__':`",
+                f"{ast.unparse(node).splitlines()[0]!r} stands outside of any function: "
+                "indent it if it belongs to one; kernels, device functions, imports and constants, such as -math.inf "
+                "or float32(0), may stand there, and anything under `if __name__ == '__main__':`",
                 node.lineno,
             )
 
 
-def _takes_numbers(node: ast.Import | ast.ImportFrom) -> bool:
+def _sets_constants(node: ast.stmt, known: set[str]) -> bool:
+    """Return whether a statement gives names to constants; `known` are the names of the module."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            pass
+        case ast.AnnAssign(target=target, annotation=ast.Name(id="int" | "float" | "bool"), value=ast.expr() as value):
+            targets = [target]
+        case _:
+            return False
+    names = [part for target in targets for part in ast.walk(target)]
+    return all(isinstance(part, ast.Name | ast.Tuple | ast.expr_context) for part in names) and all(
+        _is_constant(part, known) for part in ast.walk(value)
+    )
+
+
+def _is_constant(node: ast.AST, known: set[str]) -> bool:
+    """Return whether one node of an expression is part of a constant. A type of numbers may be called."""
+    match node:
+        case ast.Name(id=name):
+            return name in known
+        case ast.Attribute(value=ast.Name(id="math"), attr=name):
+            return name in MATH_NUMBERS
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return module in NUMPY and name in NUMPY_NUMBERS
+        case ast.Call(func=ast.Name(id=name), args=[_], keywords=[]):
+            return name in ENGINE
+        case ast.Call(func=ast.Attribute(attr=name), args=[_], keywords=[]):
+            return name in NUMPY_NUMBERS
+    parts = ast.Constant | ast.BinOp | ast.UnaryOp | ast.Tuple | ast.operator | ast.unaryop | ast.expr_context
+    return isinstance(node, parts)
+
+
+def _takes_numbers(node: ast.stmt) -> bool:
     """Return whether an import takes only numbers and functions that a kernel may use from math or normlab.engine."""
     if not isinstance(node, ast.ImportFrom) or node.level:
         return False
@@ -125,8 +185,9 @@ def bound(node: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.FunctionDef):
         yield node.name
-    elif isinstance(node, ast.Assign):
-        yield from (part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name))
+    elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        stored = (part for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+        yield from (part.id for part in stored)
 
 
 def _function(function: ast.FunctionDef, known: set[str], hosts: set[str]) -> Iterator[Broken]:
@@ -167,6 +228,14 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
     line = getattr(node, "lineno", None)
     if isinstance(node, ast.stmt | ast.expr) and not isinstance(node, STATEMENTS + EXPRESSIONS):
         yield Broken("python", f"a kernel has no {_words(node)}: loops, branches and arithmetic have to do", line)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
+        yield Broken("python", f"{ast.unparse(node)!r} compares, and nothing becomes of it: = stores a value", line)
+    elif (
+        isinstance(node, ast.Expr)
+        and ast.unparse(node).startswith("cuda.sync")
+        and isinstance(node.value, ast.Attribute)
+    ):
+        yield Broken("python", f"{ast.unparse(node)!r} is not called: add ()", line)
     elif isinstance(node, ast.Slice):
         yield Broken("numpy", "a kernel takes one element at a time, not a slice: its threads are the loop", line)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -208,4 +277,6 @@ def _root(node: ast.Attribute) -> tuple[str, str]:
 
 
 def _words(node: ast.AST) -> str:
+    if isinstance(node, ast.NamedExpr):
+        return "':='"
     return "".join(" " + c.lower() if c.isupper() else c for c in type(node).__name__).strip()

@@ -31,13 +31,22 @@ from normlab.sim.machine.launch import Launch
 from normlab.stages import row  # noqa: F401  imports what exercises import, before any process is forked
 
 COMPILING = 20.0  # processor seconds in which Numba compiles a solution; 0.1 to 1.2, measured
-MOST_BLOCKS = 1024  # that a launch may have whose size the student chooses
+MOST_BLOCKS = 2048  # that a launch may have whose size the student chooses
 MOST_FILES = 1 << 16  # numbers of files that are looked at when all are closed
 PRINTED = 2000  # characters of a kernel's printed output that are kept
 
 
 class TimeUpError(BaseException):
     """Raised when the processor time is up; a BaseException, which no `except Exception` of the simulator catches."""
+
+
+class Printed(io.StringIO):
+    """Keeps the first PRINTED characters that are written, so that a kernel may print however much it likes."""
+
+    def write(self, text: str) -> int:
+        """Keep as much of a text as there is space for, and report all of it as written."""
+        super().write(text[: max(0, PRINTED - self.tell())])
+        return len(text)
 
 
 def serve(connection: Connection, seconds: float, altogether: float, memory: int) -> None:
@@ -60,7 +69,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
         while True:
             header, blobs = wire.unpack(connection.recv_bytes())
             file = header.get("file", file)
-            printed, compiles = io.StringIO(), header.get("watch") == "compile"
+            printed, compiles = Printed(), header.get("watch") == "compile"
             try:
                 with redirect_stdout(printed), nullcontext() if compiles else walled():
                     began = time.process_time()
@@ -73,7 +82,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
                     ours += time.process_time() - began
             except BaseException as error:
                 reply, results = _failure(error, file), []
-            reply |= {"nonce": header["nonce"], "printed": printed.getvalue()[:PRINTED]}
+            reply |= {"nonce": header["nonce"], "printed": printed.getvalue()}
             connection.send_bytes(wire.pack(reply, results))
     except (EOFError, OSError):  # the grader has closed the connection
         return

@@ -145,6 +145,23 @@ def test_a_load_counts_once_until_a_store_or_a_barrier(kernel, loads):
 
 
 @cuda.jit
+def two_walks(x, y):
+    i = cuda.threadIdx.x
+    total = float32(0)
+    for column in range(x.shape[1]):
+        total += x[i, column] * x[i, column]
+    for column in range(x.shape[1]):
+        total += x[i, column]
+    y[i] = total
+
+
+@pytest.mark.parametrize(("columns", "loads"), [(1, 1), (8, 8), (9, 18), (40, 80)])
+def test_a_thread_holds_eight_elements(columns, loads):
+    found = counted(two_walks, 1, 32, np.zeros((32, columns), np.float32), np.zeros(32, np.float32))
+    assert found["metrics"][LOADS] == loads
+
+
+@cuda.jit
 def exchange(x, y):
     buffer = cuda.shared.array(32, float32)
     i = cuda.threadIdx.x

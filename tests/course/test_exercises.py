@@ -1,6 +1,7 @@
 """Every reference solution passes, every wrong one fails for its reason, and a solution only adds lines."""
 
 import difflib
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -75,8 +76,14 @@ def test_a_wrong_solution_fails_for_its_reason_and_its_line_is_named(given, twic
 
 def test_an_untouched_exercise_is_not_begun():
     for number in catalogue.FILES:
-        result = grading.check(number, catalogue.skeleton(number), "untouched.py")
-        assert (result.failure.kind, result.points) == ("untouched", 0)
+        skeleton = catalogue.skeleton(number)
+        for text in (
+            skeleton,
+            skeleton.replace("\n\n", "\n \n"),
+            re.sub(r"( *)# Your line.*", r"\1pass  # later", skeleton),
+        ):
+            result = grading.check(number, text, "untouched.py")
+            assert (result.failure.kind, result.points) == ("untouched", 0)
 
 
 @pytest.mark.parametrize("number", catalogue.FILES)

@@ -71,6 +71,19 @@ def test_a_budget_names_its_reason_and_the_line_that_costs_most(tmp_path):
     assert result.parts == {"right": 6, "budgets": 0}
 
 
+def test_a_kernel_is_compiled_for_each_dtype_that_a_flag_chooses():
+    exercise = catalogue.exercise("35")
+    cases = grading._of_other_types(map(exercise.make, exercise.branches))
+    assert {case.arrays["gate"].dtype.name for case in cases} == {"float16", "float32"}
+
+
+def test_costs_are_counted_for_both_values_of_a_flag():
+    for number in catalogue.FILES:
+        exercise = catalogue.exercise(number)
+        for flag in (name for name, size in exercise.sizes.items() if size.is_flag):
+            assert {drawn[flag] for drawn in exercise.counted(0, 1)} == {0, 1}
+
+
 def test_an_exception_names_its_line(tmp_path):
     result, lines = wrongly("vector_copy", "misaligned", tmp_path)
     assert "store_vector(y, first + 1" in lines[result.failure.line - 1]
@@ -91,6 +104,12 @@ def test_lines_have_a_budget_where_they_teach(monkeypatch):
     result = graded("07", SOLVED["07"])
     assert (result.failure.kind, result.failure.headline) == ("lines", "4 lines of code added, at most 3 allowed")
     assert result.parts == {"right": 6, "budgets": 0}
+
+
+def test_a_file_that_would_be_compiled_for_minutes_is_not_run():
+    result = graded("01", SOLVED["01"] + "    y[i] = float32(2) * x[i]\n" * 600)
+    assert (result.failure.kind, result.points) == ("lines", 0)
+    assert result.failure.headline.startswith("602 lines of code added")
 
 
 EXERCISE = catalogue.exercise("07")

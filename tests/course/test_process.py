@@ -150,6 +150,12 @@ def test_bytes_that_are_no_message_are_no_answer(message):
     assert stopped(source).text == "the solution's process sent something that is no result"
 
 
+def test_a_kernel_may_print_more_than_the_memory_holds():
+    with Solution(KERNEL.format("print('a' * 10**7)"), FILE, Limits(memory=1 << 28)) as solution:
+        solution.run(CASE, "sanitize")
+        assert solution.printed == 2000 * "a"
+
+
 def test_what_a_file_prints_is_kept_apart(capfd):
     with Solution(KERNEL.format("print('passed', i)"), FILE) as solution:
         solution.run(CASE, "sanitize")

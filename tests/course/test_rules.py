@@ -23,9 +23,28 @@ def test_a_right_solution_breaks_no_rule():
     assert found() is None
     assert found("    # a comment\n    half = float(lane) / 2\n") is None
     assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
+    numbers = "import math\n\nimport numpy as np\nfrom normlab.engine import float32\n\nTHREADS: int = 64\n"
+    assert (
+        found(above=numbers + "LOWEST = -math.inf\nZERO = float32(0)\nONES = np.float32(1), float32(THREADS)\n") is None
+    )
     assert found("    zero = float32(0)\n", above="from normlab.engine import float32\n") is None
     assert found(above="from normlab.engine import int32, load_vector\n\nimport math\nimport math\n") is None
     assert found(above='import numpy as np\n\nif __name__ == "__main__":\n    print(np.arange(3).sum())\n') is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from normlab.engine import float32, cuda",
+        "from normlab.engine import cuda, float32, int32",
+        "from normlab.engine import (\n    cuda,\n    float32,\n)",
+        "from normlab.engine import cuda\nfrom normlab.engine import float32",
+        "from normlab.engine import cuda, float32\nfrom normlab.engine import float32, int32",
+    ],
+)
+def test_names_may_be_imported_in_any_order_and_on_any_lines(line):
+    skeleton = catalogue.skeleton("16")
+    assert rules.broken(skeleton.replace("from normlab.engine import cuda, float32", line), skeleton) is None
 
 
 @pytest.mark.parametrize(
@@ -41,6 +60,9 @@ def test_a_right_solution_breaks_no_rule():
         ("    value @ value\n", "numpy", "no @"),
         ("    max(value)\n", "numpy", "compare numbers"),
         ("    [v for v in value]\n", "python", "a kernel has no list comp"),
+        ("    (v := value)\n", "python", "a kernel has no ':='"),
+        ("    value == 0\n", "python", "'value == 0' compares, and nothing becomes of it"),
+        ("    cuda.syncthreads\n", "python", "'cuda.syncthreads' is not called: add ()"),
         ("    lambda: 1\n", "python", "a kernel has no lambda"),
         ("    try:\n        pass\n    except Exception:\n        pass\n", "python", "a kernel has no try"),
         ("    import os\n", "python", "a kernel has no import"),
@@ -62,17 +84,17 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
 @pytest.mark.parametrize(
     ("above", "kind", "says"),
     [
-        ("import os\n", "import", "imports os: a solution has the exercise's imports as they stand"),
+        ("import os\n", "import", "imports os: a solution has the exercise's imports, and may add math"),
         ("from normlab.stages.warp import warp_sum as solved\n", "import", "imports normlab.stages.warp"),
         ("print('solved')\n", "outside", "stands outside of any function"),
-        ("X = [1].pop()\n", "outside", "only constants"),
+        ("X = [1].pop()\n", "outside", "imports and constants, such as -math.inf or float32(0)"),
         ("def helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(debug=True)\ndef helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(device=True)\ndef helper(x=1):\n    return x\n", "python", "plain arguments only"),
         ("@cuda.jit(device=True)\ndef helper(x: print('hello')):\n    return x\n", "python", "plain arguments only"),
         ("@cuda.jit(device=True)\ndef helper(x) -> print('hello'):\n    return x\n", "python", "plain arguments only"),
         ("__name__ = '__main__'\nif __name__ == '__main__':\n    print('hello')\n", "outside", "has a meaning already"),
-        ("cuda.jit = 3\n", "outside", "'cuda' has a meaning already"),
+        ("cuda.jit = 3\n", "outside", "stands outside of any function"),
         ("import math as m\n", "import", "imports math"),
         ("from math import __spec__ as spec\n", "import", "imports math"),
         ("import numpy as math\n", "import", "imports numpy"),
@@ -85,6 +107,13 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
         ("from os import _exit as leave\n", "import", "imports os"),
         ("from math import sqrt as cuda\n", "outside", "has a meaning already"),
         ("warp_sum = 1\n", "outside", "has a meaning already"),
+        ("warp_sum += 1\n", "outside", "has a meaning already"),
+        ("i = cuda.threadIdx.x\n", "outside", "'i = cuda.threadIdx.x' stands outside of any function: indent it"),
+        ("i = 3\nx[i] = i\n", "outside", "'x[i] = i' stands outside of any function: indent it"),
+        ("total = value\n", "outside", "'total = value' stands outside of any function: indent it"),
+        ("X = cuda.jit(3)\n", "outside", "stands outside"),
+        ("X: print('hello') = 3\n", "outside", "stands outside"),
+        ("X = float32(print('hello'))\n", "outside", "stands outside"),
         ("class A:\n    pass\n", "outside", "stands outside"),
     ],
 )
@@ -92,6 +121,11 @@ def test_outside_of_functions_stand_imports_and_constants_alone(above, kind, say
     broken = found(above=above)
     assert broken[0] == kind
     assert says in broken[1]
+
+
+def test_an_import_that_is_gone_is_told_before_its_uses():
+    broken = rules.broken(SKELETON.replace("from normlab.engine import cuda\n", "").replace(BODY, RIGHT), SKELETON)
+    assert (broken.kind, "is gone or changed: 'from normlab.engine import cuda'" in broken.text) == ("removed", True)
 
 
 def test_lines_of_the_exercise_have_to_stay():

@@ -9,8 +9,6 @@ from normlab.course.data import EPSILONS, arithmetic, nothing, values
 from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Line, Picture, Seen, results
 
-MOST_BLOCKS = 3  # so that larger inputs have several rows per block
-
 
 def _make(drawn: Drawn) -> Case:
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
@@ -27,7 +25,7 @@ def _make(drawn: Drawn) -> Case:
         launches=[
             Launch(
                 "add_rms_norm",
-                min(rows, MOST_BLOCKS),
+                min(rows, drawn["blocks"]),
                 64,
                 ("x", "residual", "weight", np.float32(eps), sums, "output"),
             )
@@ -43,7 +41,7 @@ def _make(drawn: Drawn) -> Case:
 
 def _one_row() -> Case:
     """Return a case of one row whose weights are 1."""
-    case = _make(Drawn({"half": 0, "in_place": 0, "rows": 1, "columns": 24}, "normal", 0))
+    case = _make(Drawn({"half": 0, "in_place": 0, "blocks": 1, "rows": 1, "columns": 24}, "normal", 0))
     output, bound = case.want["output"]
     xhat = np.asarray(output) / case.arrays["weight"]
     return replace(
@@ -68,10 +66,11 @@ EXERCISE = Exercise(
     sizes={
         "half": Size(0, 1, (1,)),
         "in_place": Size(0, 1, (1,)),
+        "blocks": Size(1, 4),
         "rows": Size(1, 4, (4,), beyond=8),
         "columns": Size(1, 100, (2, 65), beyond=800),
     },
-    example={"half": 1, "in_place": 0, "rows": 2, "columns": 256},
+    example={"half": 1, "in_place": 0, "blocks": 2, "rows": 2, "columns": 256},
     hints=(
         "Two walks along the row, with the sum over the block between them. The first one stores the sums.",
         "After new_residual[row, column] is stored, read it back: float32(new_residual[row, column]) is the number to "

@@ -11,14 +11,15 @@ from normlab.oracle import unit_roundoff
 U = unit_roundoff("float32")
 SMALLEST_NORMAL = 2.0**-126
 CLOSED = 80.0  # a gate of -80 has a silu of 1e-33, which is a normal float32
+OPEN = 20.0  # silu(20) is 20 in float32; below about 15 it is not yet
 FAR = np.array([-1000.0, -90.0, -20.0, -1.0, 0.0, 1.0, 90.0, 1000.0])
 
 
 def _gate(drawn: Drawn, shape: tuple[int, int]) -> np.ndarray:
-    """Return gates around 0, for "normal"; down to nearly closed, for "offset"; else with some that are far from 0."""
-    gate = drawn.rng.normal(size=shape)
+    """Return gates around 0, for "normal"; from nearly closed to open, for "offset"; else some that are far from 0."""
+    gate = drawn.rng.normal(scale=4, size=shape)
     if drawn.kind == "offset":
-        gate = drawn.rng.uniform(-CLOSED, 5, shape)
+        gate = drawn.rng.uniform(-CLOSED, OPEN, shape)
     if drawn.kind == "counting":
         gate = np.resize(FAR, shape)
     return gate.astype(np.float16 if drawn["half"] else np.float32)

@@ -28,7 +28,8 @@ def _numbers(drawn: Drawn) -> np.ndarray:
     numbers = rng.integers(0, bins, n)
     outside = rng.random(n) < (0.1 if drawn.kind == "normal" else 0.6)
     strangers = np.array([-bins, -2, -1, bins, bins + 1, 2 * BINS, 2**31 - 1])
-    return np.where(outside, rng.choice(strangers, n), numbers).astype(np.int32)
+    narrow = rng.integers(bins) + np.array([1 << 8, 1 << 16])  # in fewer than 32 bits these are numbers of bins
+    return np.where(outside, rng.choice([*strangers, *narrow], n), numbers).astype(np.int32)
 
 
 def _make(drawn: Drawn) -> Case:

@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import (
+    LOADED_SECTORS,
+    LOADS,
+    NEIGHBOURS_LOADED,
+    Answer,
+    Case,
+    Cost,
+    Drawn,
+    Exercise,
+    Launch,
+    Size,
+)
 from normlab.course.pictures import Picture, Seen
 from normlab.oracle import merged_moments, unit_roundoff
 
@@ -28,6 +39,8 @@ def _make(drawn: Drawn) -> Case:
         np.array([of(part, axis=1) * factor if part.size else np.zeros(rows) for part in parts], np.float32)
         for of, factor in ((np.mean, 1), (_m2, 1))
     )
+    if drawn.kind == "normal":  # others have means far from 0
+        means[rng.choice(np.flatnonzero(counts))] = 0  # a rank with members may have a mean of 0
     return Case(
         launches=[Launch("merge_ranks", -(-rows // 32), 32, ("counts", "means", "m2s", "mean", "variance"))],
         arrays={
@@ -108,6 +121,10 @@ EXERCISE = Exercise(
         "Begin with center, m2 and count = 0, and merge one rank after the other into them.",
         "chan_merge(center, m2, count, means[rank, row], m2s[rank, row], counts[rank]) returns the new three; the "
         "variance is m2 / count. Threads past the last row must not load or store.",
+    ),
+    costs=(
+        Cost(LOADS, "two walks along the ranks are enough", times=2),
+        Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, times=2),
     ),
     tutorial=16,
     picture=Picture(

@@ -51,6 +51,8 @@ def _rows(drawn: Drawn) -> np.ndarray:
     x = values("counting" if drawn.kind == "rising" else drawn.kind, rng, rows, columns)
     if drawn.kind == "large":
         x = (10_000 + 30 * rng.normal(size=x.shape)).astype(np.float32)
+    if drawn.kind == "far below 0":
+        x = (-10_000 + 30 * rng.normal(size=x.shape)).astype(np.float32)
     if drawn.kind == "masked":
         x[rng.random(size=x.shape) < 0.5] = -np.inf
         x[rng.integers(rows)] = -np.inf
@@ -77,7 +79,7 @@ EXERCISE = Exercise(
     title="Softmax, and one pass for both statistics",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 31, 33, 64, 65, 129), beyond=1400)},
-    kinds=("rising", "normal", "large", "masked", "equal"),
+    kinds=("rising", "normal", "large", "far below 0", "masked", "equal"),
     example={"rows": 1, "columns": 128},
     hints=(
         "merge: if the larger maximum is -inf, both groups are empty, and (-inf, 0) is the answer. Otherwise the "

@@ -11,10 +11,14 @@ def _rows(drawn: Drawn) -> np.ndarray:
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     if drawn.kind == "few different":
         return rng.integers(-3, 0, size=(rows, columns)).astype(np.float32)
-    x = values("normal" if drawn.kind in ("NaN", "-inf") else drawn.kind, rng, rows, columns)
-    if drawn.kind == "NaN":
-        x[rng.random(size=x.shape) < 0.1] = np.nan
-        x[np.arange(rows), rng.integers(columns, size=rows)] = np.nan
+    if drawn.kind == "at most 0":
+        return rng.choice([-1.0, -0.0, 0.0], size=(rows, columns)).astype(np.float32)
+    x = values("normal" if drawn.kind in ("NaN", "inf", "-inf") else drawn.kind, rng, rows, columns)
+    if drawn.kind in ("NaN", "inf"):  # an inf may stand before a NaN, and two may be a tie
+        x[rng.random(size=x.shape) < 0.2] = np.inf
+    if drawn.kind == "NaN":  # the first one; then one of a lower thread, and one of the first one's thread
+        first = rng.integers(max(columns - 64, 1), size=(rows, 1)) | 1
+        x[np.arange(rows)[:, None], np.minimum(first + np.array([0, 63, 64]), columns - 1)] = np.nan
     if drawn.kind == "-inf":
         x[rng.random(size=x.shape) < 0.9] = -np.inf
         x[rng.integers(rows)] = -np.inf
@@ -39,7 +43,7 @@ EXERCISE = Exercise(
     title="The largest element, and where it stands",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 31, 33, 64, 65, 129), beyond=800)},
-    kinds=("counting", "normal", "few different", "equal", "NaN", "-inf"),
+    kinds=("counting", "normal", "few different", "at most 0", "equal", "NaN", "inf", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(
         "value != value is True for a NaN only. If one of the two is a NaN, it wins; if both are, or if both values "

@@ -15,7 +15,7 @@ each thread walks through its part of the row, lanes exchange candidates by shuf
 shared memory. A thread without elements needs a candidate that loses against all others, also in a
 row of -inf only.
 
-Checked: right for any number of columns, with ties, NaN and -inf; the row loaded once; at most 56
+Checked: right for any number of columns, with ties, NaN, inf and -inf; the row loaded once; at most 56
 exchanges a row (shuffles and accesses of shared memory, counted by warps).
 
 To write: about 25 lines.

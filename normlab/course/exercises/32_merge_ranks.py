@@ -11,7 +11,8 @@ columns x_r of each rank at hand:
 
 `chan_merge` is the function of exercise 8, from normlab. It merges empty groups, too.
 
-Checked: right for any numbers of ranks and rows, means far from 0 included; each message loaded once.
+Checked: right for any numbers of ranks and rows, means far from 0 included; each message loaded at most
+twice.
 
 To write: about 9 lines.
 

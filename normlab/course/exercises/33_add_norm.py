@@ -14,13 +14,13 @@ norm is that of the rounded numbers: the next layers see only these.
 Often the caller needs the old residual no more, and passes one array as residual and as new_residual.
 Then the old value is gone once the sum is stored.
 
-There are fewer blocks than rows: block b takes rows b, b + gridDim.x, b + 2 * gridDim.x, and so on.
+There may be fewer blocks than rows: block b takes rows b, b + gridDim.x, b + 2 * gridDim.x, and so on.
 
     block_sum(value, buffer) → the sum over the block, in every thread
 
 takes the sum of each warp in its lane 0, which warp_sum_butterfly(value) makes.
 
-Checked: right for both dtypes, in place or not, for any numbers of rows and columns; x and residual
+Checked: right for both dtypes, in place or not, for any numbers of blocks, rows and columns; x and residual
 loaded once, the sum that was stored at most twice.
 
 To write: about 10 lines.
