@@ -27,9 +27,9 @@ class _Fused(torch.nn.Module):
     __prepare_scriptable__ = cannot_be_scripted
 
     def extra_repr(self) -> str:
-        """Return torch.nn's text, with the memory_efficient if it is not the default or `replace_norms` has set it."""
-        shown = self.memory_efficient or "made_of" in vars(self)
-        return super().extra_repr() + (f", memory_efficient={self.memory_efficient!r}" if shown else "")
+        """Return torch.nn's text; a norm made by `replace_norms` adds its memory_efficient."""
+        mode = f", memory_efficient={self.memory_efficient!r}" if "made_of" in vars(self) else ""
+        return super().extra_repr() + mode
 
 
 class FusedLayerNorm(_Fused, torch.nn.LayerNorm):
