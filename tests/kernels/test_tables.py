@@ -97,7 +97,7 @@ def test_several_blocks_of_a_cluster_share_a_multiprocessor_s_registers():
     kind = next(one for one in kinds if not one.memory_efficient)
     for n2, blocks in ((20480, 6), (81920, 3), (163840, 1), (32768, 1)):
         layout = whole_rows(kind)(n2).layout
-        assert layout.resident(kind.parameter_bytes) == blocks, n2
+        assert layout.resident_in_clusters(kind.parameter_bytes) == blocks, n2
         assert blocks * layout.threads <= 512
         held = layout.shared_bytes(kind.parameter_bytes) + layout.exchange_bytes + 1024
         assert blocks * held <= 228 * 1024

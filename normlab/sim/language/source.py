@@ -108,14 +108,16 @@ def _number(code: CodeType, instruction: int) -> int:
     return position_of(code, instruction)[0] or code.co_firstlineno
 
 
-@cache
 def name_given(code: CodeType, instruction: int, otherwise: str) -> str:
-    """Return the name to which the source assigns the result of a call, an instruction of `code`, if to any.
+    """Return the name to which the source assigns the result of a call, an instruction of `code`, if to any."""
+    return _name_given(code, instruction, otherwise, code.co_filename)
 
-    Code objects that compare equal have equal names of variables, too.
-    """
+
+@cache
+def _name_given(code: CodeType, instruction: int, otherwise: str, file: str) -> str:
+    """Return `name_given` of code in a file. Code objects compare equal also if only one of their files can be read."""
     _, line, _, byte = position_of(code, instruction)
-    return name_at(code.co_filename, line, byte, otherwise)
+    return name_at(file, line, byte, otherwise)
 
 
 def name_at(file: str, line: int | None, byte: int | None, otherwise: str) -> str:

@@ -1,6 +1,9 @@
 """Lines of source, as errors and reports name them."""
 
-from normlab.sim.language.source import Line, line_of
+import dis
+import linecache
+
+from normlab.sim.language.source import Line, line_of, name_given
 
 
 def test_equal_code_in_two_files_has_lines_in_its_own():
@@ -10,3 +13,12 @@ def test_equal_code_in_two_files_has_lines_in_its_own():
     last = len(one.co_code) - 2
     assert line_of(one, last) == Line("one.py", 2)
     assert line_of(other, last) == Line("other.py", 2)
+
+
+def test_a_name_is_found_although_equal_code_comes_from_a_file_that_cannot_be_read(monkeypatch):
+    text = "def kernel():\n    tile = made()\n"
+    monkeypatch.setitem(linecache.cache, "here.py", (len(text), None, text.splitlines(True), "here.py"))
+    nowhere, here = (compile(text, file, "exec").co_consts[0] for file in ("<nowhere>", "here.py"))
+    call = next(one.offset for one in dis.get_instructions(here) if one.opname.startswith("CALL"))
+    assert nowhere == here
+    assert [name_given(code, call, "shared array") for code in (nowhere, here)] == ["shared array", "tile"]

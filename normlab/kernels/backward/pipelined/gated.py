@@ -57,7 +57,7 @@ def resident(layout: PipelineLayout, kind: Kind) -> int:
     # bfloat16 on an H200.
     if kept_values(layout, kind) > 1 and layout.threads > ALONE_UP_TO:
         return 2
-    return layout.resident(kind.parameter_bytes)
+    return layout.resident if layout.blocks == 1 else layout.resident_in_clusters(kind.parameter_bytes)
 
 
 @cache

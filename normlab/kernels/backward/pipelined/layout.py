@@ -60,17 +60,21 @@ class PipelineLayout(NamedTuple):
         whole_row = self.blocks == 1  # else the last block may have far fewer columns than the others
         return self.thread_map.filled if whole_row or self.thread_map.whole else 0
 
-    def resident(self, parameter_bytes: int) -> int:
-        """Return how many blocks a multiprocessor must have registers for, at least.
+    @property
+    def resident(self) -> int:
+        """Return how many blocks a multiprocessor must have registers for, at least, if no block shares a row."""
+        # Without a prefetch a second block works while the first one waits. Straight-line loads took 139 registers at
+        # 520 columns of bfloat16, which left room for one: 0.77 of a copy instead of 0.86 (LayerNorm, H200).
+        several = self.prefetch == 0 and self.blocks == 1 and self.threads <= 256
+        return 2 if several and not self.thread_map.whole else 1
+
+    def resident_in_clusters(self, parameter_bytes: int) -> int:
+        """Return the same for blocks that share rows: as many as shared memory holds, of threads with 128 registers.
 
         parameter_bytes: of parameters in shared memory per column.
         """
-        if self.blocks > 1:  # as many as shared memory holds, if each thread then has 128 registers
-            held = self.shared_bytes(parameter_bytes) + self.exchange_bytes + RESERVED_BYTES
-            return max(1, min(MULTIPROCESSOR_BYTES // held, CLUSTERS_THREADS // self.threads))
-        # Without a prefetch a second block works while the first one waits. Straight-line loads took 139 registers at
-        # 520 columns of bfloat16, which left room for one: 0.77 of a copy instead of 0.86 (LayerNorm, H200).
-        return 2 if self.prefetch == 0 and self.threads <= 256 and not self.thread_map.whole else 1
+        held = self.shared_bytes(parameter_bytes) + self.exchange_bytes + RESERVED_BYTES
+        return max(1, min(MULTIPROCESSOR_BYTES // held, CLUSTERS_THREADS // self.threads))
 
     @property
     def alone(self) -> bool:
