@@ -527,3 +527,23 @@ def test_modules_of_a_layer_are_those_of_the_layer_before():
     assert isinstance(after["0.input_layernorm"], LlamaRMSNorm)
     assert type(after["0"]).__name__ == "LlamaLayer"
     assert not isinstance(after["0.input_layernorm"], GemmaRMSNorm)
+
+
+def test_a_base_may_wrap_the_forward_of_every_class_that_is_made_of_it():
+    """As the base of transformers' decoder layers does, so that the fused class is wrapped, too."""
+
+    class Wrapping(torch_nn.Module):
+        def __init_subclass__(cls):
+            cls.forward = decorated(cls.forward)
+
+    class Layer(Wrapping, LlamaLayer):
+        def forward(self, x):
+            residual = x
+            x = self.input_layernorm(x)
+            return residual + self.mlp(x)
+
+    model, x = torch_nn.Sequential(Layer(8)), drawn_input()
+    old = copy.deepcopy(model)
+    report = replace_norms(model, fuse_residual=True)
+    assert [name for name, *_ in report.fused] == ["0"], report.unfused
+    close(results(model, x), results(old, x))

@@ -13,7 +13,7 @@ import torch
 from normlab.nn.modules import FusedLayerNorm, FusedRMSNorm
 from normlab.nn.stream import calls
 from normlab.nn.stream.compare import difference
-from normlab.nn.stream.rewrite import CALLS, Rewritten, rewritten
+from normlab.nn.stream.rewrite import CALLS, Rewritten, rewritten, wrappers
 
 
 class FusedLayer(torch.nn.Module):
@@ -87,7 +87,11 @@ def fused_class(old: Any, norms: tuple[str, ...]) -> Any:
     if not isinstance(new, Rewritten):
         return new
     members = {"__module__": __name__, "__doc__": old.__doc__, "fused_from": (old, norms), "sites": new.sites}
-    return type(old)(old.__name__, (FusedLayer, old), members | {CALLS: calls, "forward": new.forward})
+    made: Any = type(old)(old.__name__, (FusedLayer, old), members | {CALLS: calls, "forward": new.forward})
+    # A base may wrap the forward of every class that is made of it, as transformers' GradientCheckpointingLayer does.
+    if wrappers(made.forward) < wrappers(old.forward):
+        return "its forward is wrapped in a function that is none of its decorators"
+    return made
 
 
 def _blank(old: Any, norms: tuple[str, ...]) -> FusedLayer:

@@ -66,8 +66,6 @@ def rewritten(kind: type, norms: Collection[str]) -> Rewritten | str:
             forward = eval(compile(expression, original.__code__.co_filename, "eval"), original.__globals__)(forward)
     except Exception as error:
         return f"its forward's decorators cannot be applied again: {type(error).__name__}: {error}"
-    if _wrappers(forward) != _wrappers(kind.forward):  # type: ignore[attr-defined]
-        return "its forward is wrapped in a function that is none of its decorators"
     return Rewritten(forward, tuple(fuser.sites))
 
 
@@ -94,7 +92,7 @@ def _executed(tree: ast.Module, original: Any) -> dict[str, Any]:
     return made
 
 
-def _wrappers(function: Any) -> int:
+def wrappers(function: Any) -> int:
     """Return how many functions are wrapped around the innermost one."""
     count = 0
     while hasattr(function, "__wrapped__"):
