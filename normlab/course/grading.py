@@ -126,7 +126,9 @@ def _obey(source: str, skeleton: str) -> None:
     if added == 0:
         raise FailureError(Failure("untouched", "nothing is written yet"))
     if added > MOST_LINES:
-        raise FailureError(Failure("lines", f"{added:,} lines of code added: Numba would compile them for minutes"))
+        raise FailureError(
+            Failure("lines", f"{added:,} lines of code added, at most {MOST_LINES} are compiled: more take minutes")
+        )
 
 
 def _begin(source: str, file: str, limits: Limits) -> Solution:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from normlab.run.memory import MEMORY, Allocation
 from normlab.run.numba_host import driver
+from normlab.sim.machine import cooperative
 
 # The names of CUDA's device attributes → the values that the driver reports for an H200.
 ATTRIBUTES = {
@@ -24,15 +25,15 @@ ATTRIBUTES = {
     "MAX_GRID_DIM_Z": 65535,
     "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 * 1024,
-    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": 228 * 1024,
-    "RESERVED_SHARED_MEMORY_PER_BLOCK": 1024,
+    "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": cooperative.SHARED,
+    "RESERVED_SHARED_MEMORY_PER_BLOCK": cooperative.RESERVED,
     "TOTAL_CONSTANT_MEMORY": 64 * 1024,
     "MAX_REGISTERS_PER_BLOCK": 65536,
     "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
-    "MAX_THREADS_PER_MULTI_PROCESSOR": 2048,
-    "MAX_BLOCKS_PER_MULTIPROCESSOR": 32,
-    "WARP_SIZE": 32,
-    "MULTIPROCESSOR_COUNT": 132,
+    "MAX_THREADS_PER_MULTI_PROCESSOR": cooperative.THREADS,
+    "MAX_BLOCKS_PER_MULTIPROCESSOR": cooperative.BLOCKS,
+    "WARP_SIZE": cooperative.WARP_SIZE,
+    "MULTIPROCESSOR_COUNT": cooperative.MULTIPROCESSORS,
     "CLOCK_RATE": 1_980_000,  # kHz
     "MEMORY_CLOCK_RATE": 3_201_000,  # kHz
     "GLOBAL_MEMORY_BUS_WIDTH": 6016,  # bits
