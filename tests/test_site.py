@@ -1,5 +1,6 @@
 """What the site makes of tutorials, course and records: links both ways, a whole glossary, every record on a page."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -53,6 +54,17 @@ def test_the_glossary_has_the_terms_of_the_tutorials_and_no_others():
 def test_a_term_leads_to_the_place_that_introduces_it(term, place):
     line = re.search(rf"(?m)^.*\*\*{term}\*\*.*\n:   .*$", glossary.page(GLOSSARY))[0]
     assert f"(../learn/tutorials/{place})" in line
+
+
+def test_docstrings_have_no_brackets_that_the_site_takes_for_a_link():
+    """`states["s0"][i]` outside of backticks is a link to `i`, which the strict build then misses."""
+    found = []
+    for file in sorted((ROOT / "normlab").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                prose = re.sub(r"(?m)`[^`]*`|^ *>>> .*$|^    .*$", "", ast.get_docstring(node) or "")
+                found += [f"{file.relative_to(ROOT)}: {link}" for link in re.findall(r"\w+\[[^]]*\]\[.*?\]", prose)]
+    assert found == []
 
 
 def test_a_term_that_no_tutorial_introduces_is_named_and_so_is_one_that_the_glossary_lacks():

@@ -23,185 +23,89 @@ Next: rows that no block can hold.
 
 from functools import cache
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from normlab.engine import accumulator, cast, cuda, flat, same_lengths, shift_of, store
+from normlab.engine import accumulator, cast, cuda, same_lengths, store
 from normlab.kernels.forward import layouts, row_counts, shifted_rows, short_rows, step_4_column_blocks
 from normlab.kernels.forward.layouts import RegisterLayout
 from normlab.kernels.forward.operands import ROW_OPERANDS
+from normlab.kernels.forward.row_phases import PLAIN, Extras, phases_for
 from normlab.kernels.forward.tables import TABLES
 from normlab.kernels.lengths import lengths_with
 from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT, Chains, Chosen, Device, Plan, Refusal, Work, longest
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.tiles import TileLayout
-from normlab.stages.gate import Gate, row_gater
+from normlab.stages.gate import row_gater
 from normlab.stages.grouped import group_merger, group_size
-from normlab.stages.output import row_parameter_loader, row_writer
 from normlab.stages.residual import residual_adder
 from normlab.stages.row_group import leave
-from normlab.stages.row_map import RowMap, place_finder
-from normlab.stages.sampled import SampledMap, rows_finder, sample_stager
-from normlab.stages.shifted import ShiftedMap, outside_filler, parameter_stager, shifted_row_loader, shifted_row_writer
-from normlab.stages.vector import BYTES, row_loader, shifts_alike, widest
+from normlab.stages.sampled import SampledMap
+from normlab.stages.vector import BYTES, shifts_alike, widest
 from normlab.stages.warp import lanes_sum
 
 FEW_WHY = "few short rows: in registers from the start; many come as tiles (`forward.short_rows`), with the same bits"
 
 
-class Extras(NamedTuple):
-    """What a kernel does beside a norm of rows; its fields are constants of the kernel.
+@cache
+def own_moments_taker(layout: RegisterLayout, fill_outside: Any) -> Any:
+    """Return the device function `own_moments(values, extent, n2, first, warp, mean) -> (sum, mean, squares)`.
 
-    offset: of the weight (`stages.output`). row_map, gate_map: where the rows of x and of the gate lie. gating: where a
-    gate goes, or None.
-    sampled: parameters are a row per sample (`stages.sampled`); None where all rows have the same.
+    They are those of the warp's own values of a row, in registers. Every lane gets them. mean: None for RMSNorm: then
+    the squares are of the values, not of their deviations, and sum and mean are 0. fill_outside: of `Phases`.
     """
+    thread_map, anywhere = layout.thread_map, layout.shifted is not None
+    vectors, width, span, _ = thread_map.loop
+    elements, filled = thread_map.elements, thread_map.filled
+    size, sum_of_lanes = group_size(thread_map, 1, anywhere), lanes_sum(thread_map.lanes)
 
-    offset: float = 0.0
-    row_map: RowMap | None = None
-    gating: Gate | None = None
-    gate_map: RowMap | None = None
-    sampled: SampledMap | None = None
+    @cuda.jit(device=True)
+    def own_moments(values, extent, n2, first, warp, mean):
+        total, center = cast(0, values), cast(0, values)
+        if mean is not None:
+            for k in range(elements):
+                total += values[k]
+            total = sum_of_lanes(total)
+            center = total / cast(max(size(extent, warp), 1), values)  # max: the warp may have no values
+            fill_outside(values, extent, first, center)  # a deviation of 0 outside of the row
+        square_sum = cast(0, values)
+        for v in range(vectors):
+            # RMSNorm: a 0 past the end adds nothing
+            if mean is None or anywhere or v < filled or first + v * span < n2:
+                for k in range(width):
+                    deviation = values[v * width + k] - center
+                    square_sum += deviation * deviation
+        return total, center, sum_of_lanes(square_sum)
 
-
-PLAIN = Extras()
-
-
-class Phases(NamedTuple):
-    """The device functions that differ between aligned rows (`stages.vector`) and shifted ones (`stages.shifted`).
-
-    extent_of(x, row, n2): the row's length n2, or (elements of its first vector before it, n2), as of `group_size`.
-    write_row takes early parameters, too; shifted rows ignore them, because theirs lie in shared memory.
-    rows_of(output, weight): (begin, end, step) of the rows that the block's first row group takes, one after another,
-    and the end of the rows that the block has. apart: the distance to the row of the next row group. arrive(): wait for
-    parameters that `stage` has started to copy.
-    """
-
-    extent_of: Any
-    load_row: Any
-    fill_outside: Any
-    write_row: Any
-    stage: Any
-    rows_of: Any
-    apart: int
-    arrive: Any
-
-
-@cuda.jit(device=True)
-def arrived():
-    """Do nothing: threads read the parameters from global memory, or the block has staged them."""
+    return own_moments
 
 
 @cache
-def aligned_phases(layout: RegisterLayout, dtype, extras: Extras, load_parameters: Any = None) -> Phases:
-    """Return those of rows that begin at a vector. load_parameters: as of `row_writer`."""
-    load_aligned = row_loader(layout.thread_map)
-    write_aligned = row_writer(layout.thread_map, dtype, extras.offset, load_parameters, layout.early)
-    place_of, rows = place_finder(extras.row_map), layout.rows
-
-    @cuda.jit(device=True)
-    def extent_of(x, row, n2):
-        return n2
-
-    @cuda.jit(device=True)
-    def load_row(values, x, row, extent, first):
-        load_aligned(values, x, place_of(row), first)
-
-    @cuda.jit(device=True)
-    def fill_outside(values, extent, first, value):
-        """Do nothing: an aligned row begins and ends between two vectors."""
-
-    @cuda.jit(device=True)
-    def write_row(values, held, x, output, index, weight, bias, center, scale):
-        write_aligned(values, held, output, index, weight, bias, center, scale)
-
-    @cuda.jit(device=True)
-    def stage(weight, bias, output, row):
-        """Do nothing: threads read the parameters from global memory."""
-
-    @cuda.jit(device=True)
-    def rows_of(output, weight):
-        row = cuda.blockIdx.x * rows
-        return row, row + 1, 1, output.shape[0]  # one row: blocks that stay for further rows were slower
-
-    return Phases(extent_of, load_row, fill_outside, write_row, stage, rows_of, 1, arrived)
-
-
-@cache
-def sampled_phases(layout: RegisterLayout, dtype, extras: Extras) -> Phases:
-    """Return those of rows whose block stages the parameters of their sample."""
-    stage, arrive, load_parameters = sample_stager(extras.sampled, dtype, extras.offset)
-    find_rows = rows_finder(layout.rows)
-
-    @cuda.jit(device=True)
-    def rows_of(output, weight):
-        first, end = find_rows(output, weight)
-        return first, first + 1, 1, end
-
-    aligned = aligned_phases(layout, dtype, extras, load_parameters)
-    return aligned._replace(stage=stage, rows_of=rows_of, arrive=arrive)
-
-
-@cache
-def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype) -> Phases:
-    """Return those of rows that may begin anywhere. All rows of a block begin alike, so it stages parameters once."""
-    period, rows = shifted.thread_map.width, layout.rows  # every `period`-th row begins alike
-    load_row, fill_outside = shifted_row_loader(shifted), outside_filler(shifted)
-    write_shifted, together = shifted_row_writer(shifted, dtype), rows * period
-
-    @cuda.jit(device=True)
-    def extent_of(x, row, n2):
-        return shift_of(flat(x), row * n2, period), n2
-
-    @cuda.jit(device=True)
-    def rows_of(output, weight):
-        block, n1 = cuda.blockIdx.x, output.shape[0]
-        begin = block // period * together + block % period
-        return begin, n1, cuda.gridDim.x * rows, n1  # the grid: a multiple of period
-
-    @cuda.jit(device=True)
-    def write_row(values, held, x, output, index, weight, bias, center, scale):
-        write_shifted(values, x, output, index, weight, bias, center, scale)
-
-    stage = parameter_stager(shifted, rows)
-    return Phases(extent_of, load_row, fill_outside, write_row, stage, rows_of, period, arrived)
-
-
-@cache
-def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
+def build(dtype: Any, layout: RegisterLayout, extras: Extras = PLAIN) -> Any:
     """Return the kernel for an accumulator dtype and a layout.
 
     Without a residual the kernel's residual and new_residual are None, and without a gate its gate.
     """
-    thread_map, rows, resident, shifted, early = layout
-    vectors, width, span, _ = thread_map.loop
-    elements, warps, filled = thread_map.elements, thread_map.warps, thread_map.filled
-    anywhere = shifted is not None
-    size, merge = group_size(thread_map, 1, anywhere), group_merger(thread_map, 1, 1, anywhere)
-    sum_of_lanes = lanes_sum(thread_map.lanes)
-    if anywhere:
-        phases = shifted_phases(layout, shifted, dtype)
-    else:
-        phases = (sampled_phases if extras.sampled else aligned_phases)(layout, dtype, extras)
-    extent_of, load_row, fill_outside, write_row, stage, rows_of, apart, arrive = phases
+    thread_map, rows, resident, shifted, _ = layout
+    width, elements, warps = thread_map.width, thread_map.elements, thread_map.warps
+    anywhere, phases = shifted is not None, phases_for(layout, dtype, extras)
+    rows_of, extent_of, load_row, write_row = phases.rows_of, phases.extent_of, phases.load_row, phases.write_row
+    stage, stage_beside, load_parameters, arrive = phases.parameters
+    apart, parameters_held = phases.apart, phases.parameters_held
+    own_moments = own_moments_taker(layout, phases.fill_outside)
+    merge = group_merger(thread_map, 1, 1, anywhere)
     add_residual = residual_adder(thread_map, dtype)
     load_gates, gate_row = row_gater(thread_map, dtype, extras.gate_map)
-    load_parameters = row_parameter_loader(thread_map, extras.offset)
-    parameters_held = elements if early and not anywhere else 1
     gates_held, after = (1, True) if extras.gating is None else (elements, extras.gating.after_norm)
-    halves = 2 if anywhere else 1  # of the exchange buffer
-    stage_beside = anywhere and early
-    # A barrier for staged parameters. Rows of several warps have the exchange's, which comes next.
-    barrier = anywhere and warps == 1
+    halves = 2 if anywhere else 1  # of the exchange buffer: with two, a block may take further rows
 
     @same_lengths(lengths_with(x=extras.row_map, gate=extras.gate_map))
     @cuda.jit(launch_bounds=(thread_map.threads * rows, resident))
     def forward_one_barrier(x, residual, gate, weight, bias, eps, factor, new_residual, output, mean, invvar):
         # Prologue: thread (i, group) works on the block's row number `group`. Its first column there is i * width.
-        # The exchange buffer is (phases, rows, sums, warps); two phases if the block takes further rows.
-        exchange = cuda.shared.array((halves, rows, 2, warps), dtype)
+        exchange = cuda.shared.array((halves, rows, 2, warps), dtype)  # of (phases, rows, sums, warps)
         values = cuda.local.array(elements, dtype)
         gates = cuda.local.array(gates_held, dtype)
         gammas = cuda.local.array(parameters_held, dtype)
@@ -209,10 +113,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
         top, end, step, limit = rows_of(output, weight)  # of the block's first row group
         phase = 0
-        if not stage_beside:
-            stage(weight, bias, output, top)
-            if barrier:
-                cuda.syncthreads()  # the block's parameters are in shared memory before a thread reads them
+        stage(weight, bias, output, top)
         while top < end:
             row = top + group * apart
             extent = extent_of(x, row, n2)
@@ -224,34 +125,14 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
             if live:
                 load_row(values, x, row, extent, first)
                 load_gates(gates, gate, row, first)
-                if early and not anywhere:
-                    load_parameters(gammas, betas, weight, bias, first, n2)
+                load_parameters(gammas, betas, weight, bias, first, n2)
                 add_residual(values, residual, new_residual, row, first)
                 if not after:
                     gate_row(values, gates, gate)
-            if stage_beside:  # while the row is on its way: one wait for both
-                stage(weight, bias, output, top)
-                if barrier:
-                    cuda.syncthreads()
+            stage_beside(weight, bias, output, top)
 
-            # First pass, over registers: the mean and then the squares of this warp's own values.
-            center = cast(0, exchange)
-            if mean is not None:
-                total = cast(0, exchange)
-                for k in range(elements):
-                    total += values[k]
-                total = sum_of_lanes(total)
-                # the warp's mean; max: it may have no values
-                center = total / cast(max(size(extent, warp), 1), exchange)
-                fill_outside(values, extent, first, center)  # a deviation of 0 outside of the row
-            square_sum = cast(0, exchange)
-            for v in range(vectors):
-                # RMSNorm: a 0 past the end adds nothing
-                if mean is None or anywhere or v < filled or first + v * span < n2:
-                    for k in range(width):
-                        deviation = values[v * width + k] - center
-                        square_sum += deviation * deviation
-            square_sum = sum_of_lanes(square_sum)
+            # First pass, over registers: this warp's own sum, and the squares about its own mean.
+            total, center, square_sum = own_moments(values, extent, n2, first, warp, mean)
 
             # Exchange: one barrier for both sums.
             if warps > 1:  # else the warp's moments are the row's
@@ -268,7 +149,7 @@ def build(dtype, layout: RegisterLayout, extras: Extras = PLAIN):
             if live:
                 if after:
                     gate_row(values, gates, gate)
-                # Parameters that are not held come from L1 or L2 now.
+                # Parameters that are not held come from L1, L2 or shared memory now.
                 write_row(values, (gammas, betas), x, output, (row, first), weight, bias, center, scale)
 
                 # Epilogue: one thread per row stores the statistics.

@@ -58,7 +58,7 @@ class NarrowArray(WrappingArray):
 
 
 class Record(np.void):  # type: ignore[misc]  # final in NumPy's stubs, and yet the base of np.record
-    """A record in an array's memory, which has its fields by name: states[i].s0, states[i]["s0"]."""
+    """A record in an array's memory, which has its fields by name: `states[i].s0`, `states[i]["s0"]`."""
 
     def __getattribute__(self, name: str) -> Any:
         """Return a field's value, also of a field whose name is an attribute's of NumPy, such as `real`."""
@@ -85,7 +85,7 @@ class Record(np.void):  # type: ignore[misc]  # final in NumPy's stubs, and yet 
 
 
 class RecordArray(np.ndarray):
-    """An array of records, which has their fields by name, as arrays: states[i].s0, states.s0[i], states["s0"][i]."""
+    """An array of records, which has their fields by name, as arrays: `states.s0[i]`, `states["s0"][i]`."""
 
     def __getattr__(self, name: str) -> Any:
         """Return the array of a field."""
