@@ -15,68 +15,89 @@ if TYPE_CHECKING:
     from normlab.learn.explain import Explanation
 
 
+# The options, in the order of the help.
+Ladder = Annotated[
+    str, typer.Argument(metavar="LADDER", autocompletion=one_of(*STEPPED), help="forward, backward, sgemm or family.")
+]
+OfParameters = Annotated[DType | None, typer.Option(show_default=False, help="Of weight, bias and output, if another.")]
+Rows = Annotated[int | None, typer.Option(metavar="ROWS", show_default=False, help="Rows, 4096.")]
+Columns = Annotated[int | None, typer.Option(metavar="COLUMNS", show_default=False, help="Columns, 4096.")]
+Saved = Annotated[
+    str,
+    typer.Option(
+        metavar="input|output", autocompletion=one_of("input", "output"), help="What the backward starts from."
+    ),
+]
+Weight = Annotated[bool, typer.Option("--weight/--no-weight", help="Is there a weight?")]
+Bias = Annotated[
+    bool | None, typer.Option("--bias/--no-bias", show_default=False, help="Is there a bias? LayerNorm has one.")
+]
+M = Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, rows of A, 4096.")]
+N = Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of B, 4096.")]
+K = Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of A, 4096.")]
+Shape = Annotated[str | None, typer.Option(metavar="NxCxHxW", show_default=False, help="Of the family, 32x64x56x56.")]
+Groups = Annotated[int, typer.Option(help="Of the family's group norm.")]
+ChannelsLast = Annotated[bool, typer.Option("--channels-last", help="The family's images.")]
+Alignment = Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")]
+Residual = Annotated[bool, typer.Option("--residual", help="The norm of x + residual.")]
+Gate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="after|before",
+        autocompletion=one_of("after", "before"),
+        show_default=False,
+        help="An RMSNorm with a gate after the norm, or before it.",
+    ),
+]
+Heads = Annotated[
+    str | None,
+    typer.Option(metavar="HEADSxPLACES", show_default=False, help="Rows are heads in a fused tensor, 32x48."),
+]
+Samples = Annotated[
+    int | None, typer.Option(show_default=False, help="A LayerNorm with a scale and a shift for each sample.")
+]
+Offset = Annotated[float, typer.Option(help="Of an RMSNorm: gamma is weight + offset.")]
+OfDevice = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        autocompletion=devices,
+        help="h200, h100, h100-pcie, a100, ...; here: this machine's, or an H200.",
+    ),
+]
+OfStep = Annotated[
+    str | None, typer.Option(autocompletion=steps, show_default=False, help="Another step than the best one.")
+]
+Compiled = Annotated[bool, typer.Option("--compile", help="Registers and occupancy: takes seconds.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
 def explain_plan(
-    ladder: Annotated[
-        str,
-        typer.Argument(metavar="LADDER", autocompletion=one_of(*STEPPED), help="forward, backward, sgemm or family."),
-    ],
+    ladder: Ladder,
     norm: Annotated[Norm, typer.Option(help="Which norm.")] = Norm.LAYER,
     dtype: Annotated[DType, typer.Option(help="Of the input.")] = DType.FLOAT32,
-    parameters: Annotated[
-        DType | None, typer.Option(show_default=False, help="Of weight, bias and output, if another.")
-    ] = None,
-    n1: Annotated[int | None, typer.Option(metavar="ROWS", show_default=False, help="Rows, 4096.")] = None,
-    n2: Annotated[int | None, typer.Option(metavar="COLUMNS", show_default=False, help="Columns, 4096.")] = None,
-    saved: Annotated[
-        str,
-        typer.Option(
-            metavar="input|output", autocompletion=one_of("input", "output"), help="What the backward starts from."
-        ),
-    ] = "input",
-    weight: Annotated[bool, typer.Option("--weight/--no-weight", help="Is there a weight?")] = True,
-    bias: Annotated[
-        bool | None, typer.Option("--bias/--no-bias", show_default=False, help="Is there a bias? LayerNorm has one.")
-    ] = None,
-    m: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, rows of A, 4096.")] = None,
-    n: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of B, 4096.")] = None,
-    k: Annotated[int | None, typer.Option(show_default=False, help="Of sgemm, columns of A, 4096.")] = None,
-    shape: Annotated[
-        str | None, typer.Option(metavar="NxCxHxW", show_default=False, help="Of the family, 32x64x56x56.")
-    ] = None,
-    groups: Annotated[int, typer.Option(help="Of the family's group norm.")] = 1,
-    channels_last: Annotated[bool, typer.Option("--channels-last", help="The family's images.")] = False,
-    alignment: Annotated[int, typer.Option(metavar="BYTES", help="All addresses are multiples of it.")] = 256,
-    residual: Annotated[bool, typer.Option("--residual", help="The norm of x + residual.")] = False,
-    gate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="after|before",
-            autocompletion=one_of("after", "before"),
-            show_default=False,
-            help="An RMSNorm with a gate after the norm, or before it.",
-        ),
-    ] = None,
-    heads: Annotated[
-        str | None,
-        typer.Option(metavar="HEADSxPLACES", show_default=False, help="Rows are heads in a fused tensor, 32x48."),
-    ] = None,
-    samples: Annotated[
-        int | None, typer.Option(show_default=False, help="A LayerNorm with a scale and a shift for each sample.")
-    ] = None,
-    offset: Annotated[float, typer.Option(help="Of an RMSNorm: gamma is weight + offset.")] = 0.0,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=devices,
-            help="h200, h100, h100-pcie, a100, ...; here: this machine's, or an H200.",
-        ),
-    ] = "here",
-    step: Annotated[
-        str | None, typer.Option(autocompletion=steps, show_default=False, help="Another step than the best one.")
-    ] = None,
-    compiled: Annotated[bool, typer.Option("--compile", help="Registers and occupancy: takes seconds.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    parameters: OfParameters = None,
+    n1: Rows = None,
+    n2: Columns = None,
+    saved: Saved = "input",
+    weight: Weight = True,
+    bias: Bias = None,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    shape: Shape = None,
+    groups: Groups = 1,
+    channels_last: ChannelsLast = False,
+    alignment: Alignment = 256,
+    residual: Residual = False,
+    gate: Gate = None,
+    heads: Heads = None,
+    samples: Samples = None,
+    offset: Offset = 0.0,
+    device: OfDevice = "here",
+    step: OfStep = None,
+    compiled: Compiled = False,
+    as_json: AsJson = False,
 ) -> None:
     """Which kernel runs a norm, on which grid, and why that plan? Without a GPU, too.
 
