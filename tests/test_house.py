@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +73,16 @@ def test_nothing_imports_upwards_or_sideways():
         elif own != "__init__":
             others = {name for name in houses - {"oracle", "sim"} if (own, name) not in SIDEWAYS}
             assert all(FLOORS[name] < FLOORS[own] for name in others), f"{path}, floor {FLOORS[own]}, imports {others}"
+
+
+def test_the_architecture_s_picture_is_drawn_from_today_s_imports(tmp_path):
+    docs = Path(__file__).parents[1] / "docs"
+    runpy.run_path(str(docs / "house.py"))["main"](tmp_path / "house.svg")
+    kept, drawn = (
+        re.findall(r"<!-- .* -->|[ML] [\d.]+ [\d.]+", file.read_text())  # rooms' names, and lines
+        for file in (docs / "house.svg", tmp_path / "house.svg")
+    )
+    assert kept == drawn, "python docs/house.py draws it anew"
 
 
 def python(code: str) -> str:

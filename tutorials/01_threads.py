@@ -372,14 +372,16 @@ print("thread per row:", lesson.timed(lambda: launch(thread_per_row, n1 // 32, 3
 print("warp per row:  ", lesson.timed(lambda: launch(warp_per_row, n1, 32, rows, partials)))
 
 # %% [markdown]
-# In the simulator the second may well take longer: it starts 32 times as many threads, and the simulator runs threads
-# one after another. That is why normlab *counts* where it has no GPU, and never quotes the simulator's time as a GPU's.
+# The simulator does one instruction for many threads at once. So its time depends on the number of instructions and
+# not on sectors: there the second kernel is quicker because its loop has fewer turns. That is why normlab *counts*
+# where it has no GPU, and never quotes the simulator's time as a GPU's.
 #
 # ## What the simulator is
 #
-# It runs the Python body of a kernel, thread by thread. A warp's threads run until they have to meet; then the next
-# warp's turn comes. It also has what later tutorials are about: shared memory, barriers, atomics. It rounds like
-# float32. Its counters of requests and sectors were compared with Nsight Compute's on an H200, launch by launch:
+# It runs the Python body of a kernel: each instruction for many threads at once, or, where the order of threads may
+# matter, thread by thread, each up to the next place where threads have to meet. It also has what later tutorials are
+# about: shared memory, barriers, atomics. It rounds like float32. Its counters of requests and sectors were compared
+# with Nsight Compute's on an H200, launch by launch:
 
 # %%
 import json

@@ -77,8 +77,8 @@ print(f"a copy of as many bytes:       {row['copy']['median_us']:6.1f} µs ({row
 print(f"normlab's LayerNorm:           {row['contenders']['normlab']['median_us']:6.1f} µs")
 
 # %% [markdown]
-# So the best kernels are at the speed of a copy. How does one get there? By seven ideas. The first three and the last are
-# those of the forward ladder's last steps (`vectors`, `one_barrier`, `clusters`), the others those of the backward's
+# So the best kernels are at the speed of a copy. How does one get there? By eight ideas. The first three and the last two
+# are those of the forward ladder's last steps (`vectors`, `one_barrier`, `clusters`), the others those of the backward's
 # (`fused`, `pipelined`).
 #
 # ## 1. Bytes in flight
@@ -270,8 +270,8 @@ for step in LADDERS["backward"]:
 #
 # The last step, `pipelined`, has rows copied into shared memory ahead of time: `copy_async` starts a copy that goes on by
 # itself and takes no registers. While the block works on one row, the next ones are on their way. That gives bytes in
-# flight without threads that wait. γ and β lie in shared memory, too, as float32. So now everything is read from shared
-# memory, and *its* speed counts.
+# flight without threads that wait. γ and β lie in shared memory, too, at first as float32. So now everything is read
+# from shared memory, and *its* speed counts.
 #
 # A lane gets its part of a bfloat16 row as eight elements, 16 bytes. So it needs eight float32 of γ: 32 bytes, which are
 # two loads of 16. Lay these eight in a row for each lane, as they come. Or cut them in halves: first the first four of
@@ -309,11 +309,12 @@ plt.show()
 # other, and no two meet in a bank.
 #
 # This is no detail. It was found late, by a profiler: shared memory was busy 70 % of the time. Recomputing (tutorial 9)
-# suffers most, since it reads three arrays of parameters, γ, β and 1/γ, and most of them in both passes. On an H200,
+# suffered most, since it read three arrays of parameters, γ, β and 1/γ, and most of them in both passes. On an H200,
 # bfloat16, n2 = 4096: the backward of LayerNorm that recomputes went from **0.64 to 0.81** of a copy by this change of
 # order alone. Then other things bound, and so the numbers of threads and of rows in flight were measured anew; with
 # those it came to **0.90**, and today it is at <!--=best backward recomputing-->0.95<!--=-->.
-# (`loader` in `normlab/kernels/backward/parameters_wide.py` does it, and a test counts the wavefronts with `trace`, so that they stay away.)
+# (`loader` in `normlab/kernels/backward/pipelined/parameters_wide.py` does it, and a test counts the wavefronts with
+# `trace`. Today it is for float32 parameters alone: those of 16 bits stay as they are, and each pass widens them.)
 #
 # <details><summary><b>Question.</b> Tutorial 5 cured conflicts by padding. Can padding do it here?</summary>
 #
@@ -470,8 +471,8 @@ print(f"load requests: {requests}, one element per lane would take {8 * -(-333 /
 # γ and β make more trouble. They begin at a multiple of 16 bytes, so column c of the parameters lies elsewhere in a
 # vector than column c of the row. Every row could bring them together anew. But every *fourth* row begins at the same place
 # (in 16 bits every eighth). So a block takes only such rows, and shifts γ and β once, on their way to shared memory.
-# (`normlab/stages/shifted.py` does all this for the forward. Today LayerNorm of 333 columns of bfloat16 reaches 0.88 of
-# a copy on an H100, and of 3,001 columns 0.95.)
+# (`normlab/stages/shifted.py` does all this for the forward. Today LayerNorm of 333 columns of bfloat16
+# reaches <!--=odd columns-->0.91<!--=--> of a copy on an H100, and of 5,001 columns <!--=more odd columns-->0.95<!--=-->.)
 #
 # <details><summary><b>Question.</b> Rows 0 and 1 of x are equal, and so are the numbers that their threads load. Have
 # the two sums the same bits?</summary>

@@ -198,8 +198,9 @@ print("same output:", torch.equal(compiled(x), model(x)))
 # ## A LLaMA-shaped stack
 #
 # `normlab.studies.memory.model` is a decoder with LLaMA's blocks: RMSNorm, attention, RMSNorm, and an MLP (SwiGLU, one with three
-# matrices). Train it for some steps with each of four kinds of norm: PyTorch's own, and normlab's with
-# `memory_efficient` False, True and "exact". Count what autograd keeps; and *predict* it from the shapes alone.
+# matrices). Train it for some steps with each of five kinds of norm: PyTorch's own, normlab's with `memory_efficient`
+# False, True and "exact", and "exact" with the additions in the norms' kernels ([tutorial 17](17_block.ipynb)). Count what
+# autograd keeps; and *predict* it from the shapes alone.
 
 # %%
 shape = Shape(layers=2, hidden=128, batch=2, sequence=64, norm="rms", dtype="float32")

@@ -236,7 +236,7 @@ for ranks in (2, 4, 16, 1024):
 
 # %% [markdown]
 # The message does not shrink with more ranks, and each rank receives P − 1 of them. With 1,024 ranks a rank has 8 columns of
-# a row, and the two floats are nearly as much as the columns. So rows are cut over few ranks, those of one machine.
+# a row, and the two floats are half as many bytes as the columns. So rows are cut over few ranks, those of one machine.
 #
 # <details><summary><b>Question.</b> With P ranks, each receives P − 1 messages. How could it receive less?</summary>
 #

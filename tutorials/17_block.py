@@ -529,9 +529,9 @@ axes[0].set_ylabel("relative error")
 plt.show()
 
 # %% [markdown]
-# - The first has seven right digits down to −87. Below, exp(−z) is infinite in float32, and z / ∞ is −0. The true value is no
-#   larger than about 10⁻³⁶ there.
-# - The second loses digits where z is far below 0: tanh(z/2) is close to −1, and 1 is added to it. Below −17 it is 0.
+# - The first has seven right digits down to −88. Below −88.7 exp(−z) is infinite in float32, and z / ∞ is −0. The true
+#   value is between −3 · 10⁻³⁷ and 0 there.
+# - The second loses digits where z is far below 0: tanh(z/2) is close to −1, and 1 is added to it. Below −20 it is 0.
 # - The third is ∞ / ∞ from 89 on, which is NaN. One such gate makes NaN of its token, and attention carries it to others.
 #
 # Exercise 35 asks for the kernel, and tries gates from −1,000 to 1,000.

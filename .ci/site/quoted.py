@@ -179,6 +179,13 @@ def by_operators() -> str:
     return f"{second - first:.1f}"
 
 
+def layer_norm_of(n2: int) -> str:
+    """Return the speed of LayerNorm forward of n2 columns of bfloat16, as a fraction of a copy's, on an H100."""
+    rows = record("lengths_h100")["rows"]
+    (found,) = (row for row in rows if (row["norm"], row["direction"], row["n2"]) == ("layer", "forward", n2))
+    return f"{found['of_copy']:.2f}"
+
+
 QUOTED: dict[str, Callable[[], str]] = {
     "best forward": lambda: of_copy("forward", 4096),
     "best backward": lambda: of_copy("backward", 4096),
@@ -186,6 +193,8 @@ QUOTED: dict[str, Callable[[], str]] = {
     "copy of the data sheet": copy_of_data_sheet,
     "block order slower": lambda: slower("block_order", "double_buffer"),
     "second step of the forward": lambda: times("forward", "block_tree", "thread_per_row"),
+    "odd columns": lambda: layer_norm_of(333),
+    "more odd columns": lambda: layer_norm_of(5001),
     "uncounted bytes": uncounted,
     "step by formulas": lambda: f"{llama('True formulas')['ratio']:.2f}",
     "step by operators": lambda: f"{llama('exact fused')['ratio']:.2f}",

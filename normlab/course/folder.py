@@ -15,7 +15,7 @@ from normlab.course.grading import Result, check
 MEMORY = (
     ".normlab-course.json"  # in the folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": shown?}
 )
-MOVED = 6  # by how much the numbers grew that earlier versions saved in place of names
+MOVED = 6  # earlier versions saved an exercise's number in place of its name, and it was so much smaller than today's
 LARGEST = 200_000  # bytes that a solution may have
 
 
@@ -41,7 +41,7 @@ def file_of(folder: Path, number: str) -> Path:
 
 
 def is_course(folder: Path) -> bool:
-    """Return whether there is any exercise in `folder`."""
+    """Return True if there is any exercise in `folder`."""
     return any(file_of(folder, number).exists() for number in catalogue.FILES)
 
 
@@ -132,7 +132,7 @@ def hide_solutions(folder: Path) -> None:
 
 
 def shows_solutions(folder: Path) -> bool:
-    """Return whether who has solved an exercise in `folder` is shown other solutions."""
+    """Return True if a student who has solved an exercise in `folder` is shown other solutions."""
     return _memory(folder)["solutions"]
 
 

@@ -4,12 +4,10 @@ Checking arguments, choosing a plan and packing parameters takes about 150 µs. 
 driver's own time). All of that work depends on the call's signature alone: shapes, dtypes, devices, the addresses
 modulo 16 bytes, which tensors are given, and the options. So the first call of a signature notes what it asks of its
 array backend: which memory it allocates, and which launch takes whose address. A replay allocates the same memory,
-writes the new addresses into the packed arguments, and queues the launches on torch's current stream. Memory that is
-not returned to the caller is one piece in a replay.
+writes the new addresses into the packed arguments, and queues the launches on torch's current stream. All scratch that
+need not begin as zeros is one piece of memory in a replay.
 
 Only calls with contiguous torch tensors on a GPU are cached. The steps of the ladders know nothing of the cache.
-
-Used by `normlab.host.norms`, `normlab.host.exact`, `normlab.host.family` and `normlab.nn`.
 """
 
 import sys

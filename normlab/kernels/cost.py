@@ -59,7 +59,7 @@ class Cost(NamedTuple):
         rounds: how many times all resident blocks read what they have in flight; at least 1.
         in_flight: bytes per multiprocessor; None: the plan does not say, so the time is the least that it can be.
         needed: bytes in flight per multiprocessor that keep the memory busy.
-        copy: of a copy of the bytes that must move at least.
+        copy: of a copy that moves the least bytes that the problem needs.
     """
 
     launch: float
@@ -75,7 +75,7 @@ class Cost(NamedTuple):
 
     @property
     def whole_rounds(self) -> float:
-        """Return the rounds, of few the last one counted whole."""
+        """Return the rounds; of fewer than TAIL the last one counts as a whole one, however full it is."""
         return ceil(self.rounds - 1e-9) if self.rounds < TAIL else self.rounds
 
     @property
@@ -165,7 +165,7 @@ def predict(
 
 
 def _vectors_of(plan: Plan) -> Any:
-    """Return what says how many elements a thread holds, in vectors of which width; None: nothing does."""
+    """Return the thread map, layout or option that has `elements` per thread and a `width`; None: the plan has none."""
     found = (getattr(plan.layout, "thread_map", None), plan.layout, *plan.work[0].options)
     return next((one for one in found if hasattr(one, "elements")), None)
 
@@ -192,5 +192,5 @@ def traffic(operands: Any, arrays: Any) -> int:
 
 
 def moved(operands: Any, reads: int) -> int:
-    """Return the bytes of reading a problem's matrices so often, and writing them once."""
+    """Return the bytes of reading a problem's input matrices `reads` times, and writing its results once."""
     return reads * traffic(operands, operands.reading) + traffic(operands, operands.writing)

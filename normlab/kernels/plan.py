@@ -293,7 +293,7 @@ class PersistentPlan(NamedTuple):
         first = self.first
         # the driver is asked about a compiled kernel, which depends on the dtypes and dimensions of the arguments only
         named = _named(operands, self.values)
-        for one in self.scratch:  # arrays of scratch's dtype and dimensions, in memory that is not scratch's
+        for one in self.scratch:  # nothing is launched: the address of another array stands for scratch
             like = operands.statistics
             named[one.name] = like._replace(shape=one.shape, dtype=one.dtype) if isinstance(like, DeviceArray) else None
         arguments = [named[name] for name in first.arguments]

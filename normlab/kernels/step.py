@@ -38,8 +38,8 @@ class Rung:
     def plan(self, problem: Any, device: Device) -> Plan | None:
         """Return how this step does a problem on a device; None: not at all. No launch, no driver.
 
-        Of a kernel that stays on the GPU only the driver knows how many blocks find room, for that takes the compiled
-        kernel's registers: the plan has as many as threads and shared memory allow.
+        How many blocks of a persistent kernel find room on the GPU depends on the compiled kernel's registers, which
+        only the driver knows. This plan has as many as threads and shared memory allow.
 
         Args:
             problem: operands, of which shapes, dtypes and addresses are looked at, or a description without arrays.

@@ -21,7 +21,7 @@ from normlab.measure.timing import EventTimer
 
 
 def where() -> str:
-    """In words: what kernels run on here, and what their times are worth."""
+    """Return two or three sentences: what kernels run on here, and what their times are worth."""
     if engine.use_gpu():
         return f"Kernels run on a GPU ({gpu_name()}). Times are the GPU's own."
     return (
@@ -66,9 +66,9 @@ class Timing:
 
 
 def timed(call: Callable[[], Any]) -> Timing:
-    """How long `call`, which launches kernels, takes: on a GPU by events around it (needs PyTorch), else by the clock.
+    """Return how long `call`, which launches kernels, takes: on a GPU by events (needs PyTorch), else by the clock.
 
-    On a GPU give it arrays that are there already (`normlab.engine.to_device`), or the way there is timed, too.
+    On a GPU its arrays should lie in GPU memory already (`on_device`), because their copies would be timed, too.
     """
     if engine.use_gpu():
         return Timing(EventTimer()(call).median, f"on {gpu_name()}")
@@ -78,12 +78,12 @@ def timed(call: Callable[[], Any]) -> Timing:
 
 
 def on_device(*arrays: Any) -> list[Any]:
-    """The arrays where kernels run: copies in the GPU's memory if it is used, else themselves."""
+    """Return the arrays where kernels run: copies in the GPU's memory if it is used, else the arrays themselves."""
     return [engine.to_device(array) if engine.use_gpu() else array for array in arrays]
 
 
 def line(function: Any, text: str) -> int:
-    """The number of the first line of a kernel or device function that contains `text`, as `trace` counts lines.
+    """Return the number of the first line of a kernel or device function that contains `text`, as `trace` counts lines.
 
     Raises ValueError where there is no such line.
 
@@ -99,7 +99,7 @@ def line(function: Any, text: str) -> int:
 
 
 def source(function: Any) -> str:
-    """The source of a kernel, a device function or a stage, to be printed."""
+    """Return the source of a kernel or a device function, to be printed."""
     return textwrap.dedent(inspect.getsource(getattr(function, "py_func", function))).rstrip()
 
 
@@ -130,10 +130,11 @@ def ladder(direction: str) -> dict[str, float]:
 
 
 def measured(step: Step) -> tuple[float, float] | None:
-    """What a ladder's step reached on an H200 at n2 = 4096, LayerNorm in bfloat16 and float32; None if it is not known.
+    """Return what a step reached on an H200 at n2 = 4096, LayerNorm in bfloat16 and float32; None if it is not known.
 
-    Fractions of the bandwidth of a copy (`normlab.kernels.forward` says how): of the best step as `normlab bench norm`
-    has recorded it; of others as `normlab bench ladder` has, in bfloat16, and as their files say, in float32.
+    Both are fractions of a copy's bandwidth (`normlab.kernels.forward` says how). Those of the best step come from the
+    records of `normlab bench norm`. Other steps have theirs in bfloat16 from the record of `normlab bench ladder`, and
+    in float32 from their own files.
 
     >>> from normlab.kernels import LADDERS
     >>> measured(LADDERS["forward"][0])
@@ -152,7 +153,7 @@ def measured(step: Step) -> tuple[float, float] | None:
 
 
 def recorded(norm: str, direction: str, n2: int, dtype: str, contender: str = "normlab") -> float:
-    """The fraction of a copy's bandwidth that a contender reached on an H200, from the records of `normlab bench norm`.
+    """Return the fraction of a copy's bandwidth that a contender reached on an H200, as `normlab bench norm` found it.
 
     Raises KeyError or StopIteration for what has not been measured.
     """

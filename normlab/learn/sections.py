@@ -48,7 +48,7 @@ def device_line(one: Any) -> str:
 
 
 def launch_lines(plan: Plan) -> list[str]:
-    """Return the launches of a plan."""
+    """Return each launch of a plan in words."""
     lines = []
     for work in plan.work:
         cluster = f", in clusters of {work.cluster}" if work.cluster > 1 else ""
@@ -91,7 +91,7 @@ def predicted_lines(one: Any) -> list[str]:
     """Return what the cost model says: the time, its parts, what bounds it, and how full the last round is."""
     cost = one.predicted
     if cost is None:
-        # The model knows the plain norms alone, and no time without a bandwidth: only that can be asked for.
+        # The model predicts plain norms only, and needs a bandwidth. The caller can give the bandwidth alone.
         known = one.device.bandwidth or one.has_extras or not isinstance(one.problem, Problem)
         return [] if known else ["unknown, because this GPU's bandwidth is unknown; --device h100 has one"]
     if cost.in_flight is None:

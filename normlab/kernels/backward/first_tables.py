@@ -129,7 +129,8 @@ MIDDLE_EDGES = Candidate(
     why="0.90 of a copy at 5001 columns (RMSNorm), from the output 0.86 / 0.88; four vectors, prefetch of 1: 0.85, "
         "0.83 / 0.83",
 )
-# Clusters of as few blocks as hold a row, where three quarters of what blocks could hold are enough.
+# Blocks of 12,288 columns, three quarters of the longest, where a cluster of such blocks has as many as one of the
+# longest blocks would.
 EDGES_OF_CLUSTERS = tuple(
     Candidate(
         columns_from=first, columns_up_to=last, columns_per_block=12288, vectors=vectors, rows=1, stages=stages,

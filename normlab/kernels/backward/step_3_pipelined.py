@@ -55,8 +55,8 @@ H200 = Device.named("h200")
 PARTIAL_SUMS = "part_weight", "part_bias"
 THIRDS = "grad_residual", "gate"  # arrays of rows beside the saved array and grad_output: one of these, or none
 PARAMETERS = "grad_weight", "grad_bias"
-MOST_EACH = 7  # clusters per sample, at most, where as many for each would leave much of the GPU idle
-BUSY = 0.9  # of the multiprocessors busy, on average, are enough where clusters have samples of their own
+MOST_EACH = 7  # clusters per sample, at most, where those that fit the GPU at once would leave much of it idle
+BUSY = 0.9  # of the clusters that the GPU holds, on average over all rounds: then no more clusters per sample are tried
 # Up to so many rows (with a bias: True) and bytes per matrix, other blocks of the launch make the columns' sums. With
 # more, they are slower: RMSNorm 1,024 x 256 takes 5.3 us instead of 4.8, LayerNorm 512 x 16,384 of float32 55 instead
 # of 35. On an H100, in us:

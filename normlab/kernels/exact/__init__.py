@@ -2,7 +2,7 @@
 
 Recomputing x̂ is as good as having saved the input, except in a few columns (`risk`), more of them where eps hides how
 far the rows vary (`spread`). They are found for one norm (`choose`) or for many in one launch (`survey`). The forward
-keeps their x̂ (`keep`). The backward's step, any of its ladder, is told what they lack in the sums along a row
-(`correct`), and what the step made of these columns is written over (`repair`). No other column is touched, so the
-step is as fast as without; with no column at risk nothing of this runs.
+keeps their x̂ (`keep`). The backward then runs any step of its ladder between two others: `correct` computes what the
+columns at risk lack in each row's sum, which the step adds, and `repair` overwrites the gradients of these columns. No
+other column is touched, so the step is as fast as without; with no column at risk nothing of this runs.
 """

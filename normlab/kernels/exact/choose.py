@@ -1,7 +1,8 @@
-"""The columns at risk, found on the device: a stream compaction, one block per norm.
+"""Find the columns at risk on the device: a stream compaction, one block per norm.
 
-Each thread asks about one column; a ballot numbers the finds within a warp, and the warps' counts in shared memory
-number the warps. The order is the columns', so the same parameters always give the same list.
+Each thread tests one column. A ballot counts the finds of a thread's earlier lanes, and shared memory holds the counts
+of the earlier warps: together they give the find its slot. The list is in the order of the columns, so the same
+parameters always give the same list.
 """
 
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The forward's side: x̂ of the columns at risk, into a compact array, rounded as the output is."""
+"""Keep x̂ of the columns at risk in a compact array, rounded as the output is, for the exact mode's backward."""
 
 from typing import Any
 
@@ -11,7 +11,9 @@ SLOTS, ROWS = 32, 8  # of a block: a warp per row, so that its stores to `kept` 
 
 @cuda.jit
 def keep_columns(x, mean, invvar, columns, kept):
-    """Grid (slots / 32, rows / 8), block (32, 8): neighbouring lanes take neighbouring slots, mostly of near columns.
+    """Store x̂ of each column at risk in its slot of `kept`. Grid (slots / 32, rows / 8), block (32, 8).
+
+    Neighbouring lanes take neighbouring slots, which mostly have columns near each other.
 
     x: (n1, n2); mean: (n1,) or None; invvar: (n1,); columns: (capacity,), int32, -1 in slots without a column;
     kept: (n1, capacity), the output's dtype.

@@ -1,4 +1,4 @@
-"""Which columns a saved output does not give back: the exact mode keeps their x̂.
+"""Say which columns a saved output does not give back: the exact mode keeps their x̂.
 
 From an output stored with unit roundoff u, x̂ comes back with an error of u (|β| + |γ x̂|) / |γ|
 (`normlab.oracle.recompute_error`). A column is at risk in three cases:
@@ -38,7 +38,7 @@ def limits(eps: Any, output_dtype: str) -> Limits:
 
 @cuda.jit(device=True)
 def at_risk(gamma, beta, spread, limits):
-    """Return whether recomputing x̂ loses too much. spread: a scalar. limits: `Limits`.
+    """Return True if recomputing x̂ loses too much. spread: a scalar. limits: `Limits`.
 
     gamma and beta may be None, which count as 1 and 0, and a gamma of None is not clamped. A NaN puts no column at
     risk: its gradients are NaN in either case.

@@ -1,4 +1,4 @@
-"""The columns at risk of many norms, in one launch: one block per norm.
+"""Find the columns at risk of many norms in one launch: one block per norm.
 
 The norms' parameters lie anywhere in the GPU's memory, and they are more than a launch has arguments for. So the kernel
 gets the stretch of memory that holds all of them as one array, and a table of offsets.
@@ -33,9 +33,10 @@ def survey_columns(table, weights, biases, spreads, smallest, normal, ratio, col
 
 
 class Asked(NamedTuple):
-    """A norm that is asked about: how many columns it has, and the addresses of its parameters and of its spread.
+    """A norm of a survey: how many columns it has, and the addresses of its parameters and of its spread.
 
-    Without a weight or a bias, its address is any that the norms have.
+    The kernel reads no absent weight or bias. Its address must still lie among the others, because `tabulate` takes the
+    lowest and the highest of all.
     """
 
     n2: int

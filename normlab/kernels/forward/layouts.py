@@ -89,9 +89,9 @@ def rows_for(
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
-    # Early parameters take registers of threads without columns, too. RMSNorm of bfloat16: 1,104 columns, which fill
-    # 0.72 of their threads, 0.93 of a copy, late 0.99; 904 columns, 0.88, 1.03 and 1.02. LayerNorm has two parameters:
-    # 1,776 columns, 0.87, reach 0.93, late 0.99 (H100).
+    # Early parameters take registers of threads without columns, too. Fractions of a copy, early and late, in bfloat16
+    # on an H100: RMSNorm of 1,104 columns, which fill 0.72 of their threads, 0.93 and 0.99; of 904 columns, which fill
+    # 0.88, 1.03 and 1.02. LayerNorm, with two parameters, of 1,776 columns, which fill 0.87, 0.93 and 0.99.
     few_idle = 8 * n2 >= (7 if rms else 8) * thread_map.columns
     needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
     early = chosen.early and few_idle and plain and needed <= EARLY_REGISTERS
@@ -353,11 +353,12 @@ def places_of(n2: int, width: int) -> int:
 
 
 def clusters_for(n1: int, layout: ClusterLayout, resident: int, places: int) -> int:
-    """Return how many clusters take n1 rows, of which the GPU holds so many clusters at a time. places: `places_of`."""
+    """Return how many clusters take n1 rows. resident: clusters that the GPU holds at a time. places: `places_of`."""
     if n1 <= resident or not layout.alike:
         return max(1, min(n1, resident))
-    # each cluster takes every so many-th row
-    return resident - resident % places or n1  # with fewer clusters than places, each takes one row
+    # A cluster's rows lie `clusters` apart, so they begin at one place if that is a multiple of the places. Where fewer
+    # clusters than places fit, each cluster takes one row.
+    return resident - resident % places or n1
 
 
 def spread_out(layout: ClusterLayout, n1: int, parameter_bytes: int, device: Device, places: int = 1) -> ClusterLayout:

@@ -17,10 +17,11 @@ FILLED = 0.8  # of all threads' vectors have columns
 # So many vectors only on so many lanes per row. 257 columns, with five vectors on 8 lanes: 0.79, with three on 16: 0.88
 MANY, MANY_FROM = 5, 16
 THREADS = 128  # per block, at least, to share staged parameters. 4,001 columns: 0.85; with 256 0.77
-# Of a multiprocessor, for what its threads hold of their rows; more would spill. LayerNorm's two parameters take more
-# of the others. The key: RMSNorm?
+# Of a multiprocessor, for what its threads hold of their rows; more would spill. LayerNorm has fewer, because its
+# second parameter takes registers, too. The key: is it RMSNorm?
 REGISTERS = {True: 44 * 1024, False: 36 * 1024}
-RESIDENT = {True: 1024, False: 768}  # threads per multiprocessor, at most; fewer where x is read a second time
+# Threads per multiprocessor, at most. The key: do rows of x and of the output begin alike? If not, x is read twice.
+RESIDENT = {True: 1024, False: 768}
 # In 16 bits, where registers allow it: RMSNorm, and up to so many elements of LayerNorm in whole warps. 2,047 columns:
 # 0.91, with 1,024 threads 0.89. In part of a warp it is slower: 333 columns, 0.86 and 0.89.
 MORE_RESIDENT, FEW_ELEMENTS = 1152, 24

@@ -294,7 +294,7 @@ def layout_of(problem: ForwardProblem) -> TileLayout | Refusal:
     sizes = problem.x.dtype.itemsize, problem.output.dtype.itemsize
     layout = layout_for(n2, widest(n2, *problem.matrices), sizes, problem.mean is None)
     if layout is None:
-        return Refusal(f"rows of {n2:,} columns are faster otherwise")
+        return Refusal(f"rows of {n2:,} columns are faster without tiles")
     layout = layout._replace(together=widest(layout.tile, problem.x, problem.output))
     if layout.together * layout.saved_bytes < NARROWEST:
         return Refusal(f"no asynchronous copy is as narrow as {counted(layout.together, 'element')}")

@@ -21,7 +21,7 @@ from normlab.sim.sanitizing.watch import Watch
 
 
 class Accesses:
-    """Splits an access into elements; `Elements` records the elements inside an array, `Notes` reports the others."""
+    """Split an access into elements; `Elements` records the elements inside an array, `Notes` reports the others."""
 
     def __init__(self, watch: Watch, notes: Notes, elements: Elements):
         """Report bad indices to `notes`, and record elements in `elements`."""

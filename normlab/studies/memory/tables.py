@@ -130,7 +130,7 @@ def described(record: dict[str, Any]) -> str:
     """Return a line with the model's size and norm, the dtype and the batch."""
     return (
         f"{record['layers']} blocks of hidden {record['hidden']}, {NORMS[record['norm']]}, {record['dtype']}, "
-        f"{record['batch']} x {record['sequence']} bytes"
+        f"{record['batch']} x {record['sequence']} tokens"
     )
 
 

@@ -99,8 +99,8 @@ def test_memory_prints_what_is_saved_and_what_the_large_model_would_and_writes_r
     done = run("memory", *TINY, "--norm", "layer", "--dtype", "float32", "--steps", 2, "--json", record, "--plot", plot)
     assert done.exit_code == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert "1 blocks of hidden 32, LayerNorm, float32, 2 x 8 bytes, measured on the CPU" in words
-    assert "LLaMA-7B's blocks on a GPU, predicted: 32 blocks of hidden 4096, LayerNorm, float32, 2 x 2048" in words
+    assert "1 blocks of hidden 32, LayerNorm, float32, 2 x 8 tokens, measured on the CPU" in words
+    assert "on a GPU, predicted: 32 blocks of hidden 4096, LayerNorm, float32, 2 x 2048 tokens" in words
     assert "No peak: only a GPU's allocator counts." in words
     apart, fused = (22 * 2 * 8 * 32 * 4 / 1e6, 17 * 2 * 8 * 32 * 4 / 1e6)  # matrices of a block
     assert f"move {apart:,.1f} MB, and {fused:,.1f} MB where they are fused" in words
@@ -143,7 +143,7 @@ def test_train_prints_how_far_losses_are_apart_and_writes_record_and_plot(tmp_pa
     done = run("train", text, *TINY, "--steps", 3, "--dtype", "float32,bfloat16", "--json", record, "--plot", plot)
     assert done.exit_code == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert "1 blocks of hidden 32, RMSNorm, float32, 2 x 8 bytes, 3 steps" in words
+    assert "1 blocks of hidden 32, RMSNorm, float32, 2 x 8 tokens, 3 steps" in words
     assert "bfloat16: rounding alone takes torch.nn " in words
     written = json.loads(record.read_text())
     assert set(written) == MACHINE | SHAPE | {"norm_weight"}

@@ -34,7 +34,7 @@ MOST = 4  # columns per thread: eight, with the loads of AT_ONCE rows in flight,
 RESIDENT_THREADS = 1024  # per multiprocessor, of rows in 16 bits
 # The same for rows that begin in the middle of a vector: with 1024, 5,001 columns recomputed from the output spilled.
 RESIDENT_THREADS_OF_ENDS = 512
-MOST_BLOCKS = 256  # that take columns, unless there are more although each of their warps has columns of its own
+MOST_BLOCKS = 256  # that take columns; more only if each of their warps already has columns of its own
 AT_ONCE = 4  # rows whose loads a thread has in flight
 
 
@@ -162,7 +162,7 @@ def column_summer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
         end = n2 if tile < tiles else 0  # warps that are left over have no columns
         column = start + lane % lanes * width
 
-        # Loaded before the rows: it is in no cache, and after them it would be waited for by itself.
+        # Load gamma before the rows, so that its wait and theirs are one: no cache holds it yet.
         gamma = cast(1, shared)
         if divided and start + lane < end:
             gamma = load(operands.weight, start + lane)
@@ -184,7 +184,7 @@ def column_summer(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
             shared[first + lane] = strided_sum(shared, first + lane, width, COLUMNS)
         if biased:
             shared[second + first + lane] = strided_sum(shared, second + first + lane, width, COLUMNS)
-        cuda.syncthreads()  # the sums of all warps are
+        cuda.syncthreads()  # the sums of all warps are in shared memory
         column = start + lane
         if column < end and member == 0 and weighted:
             total = strided_sum(shared, first + lane, members, width * COLUMNS)

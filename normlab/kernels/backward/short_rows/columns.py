@@ -21,7 +21,7 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
     results_at, apart = layout.results_at, 2 * n2  # per warp: the weight's sums, then the bias's
     weighted, biased, divided = kind.weighted, kind.biased, kind.memory_efficient
     levels, warps, threads = layout.groups.bit_length() - 1, layout.warps, layout.threads
-    turns = -(-n2 // threads)  # a constant: a loop without one was unrolled to six divisions
+    turns = -(-n2 // threads)  # a constant: the compiler unrolled a loop without it, with six divisions
 
     @cuda.jit(device=True)
     def leave_sums(shared, at, place, mine):

@@ -29,7 +29,7 @@ OTHERS = (
 def layout_for(n2: int, sizes: tuple[int, int, int], statistics: int) -> Chosen | None:
     """Return the `TileLayout` of rows of n2 columns and why it is taken; None if the rows are too long.
 
-    A copy has as many elements as are 16 bytes of the widest dtype.
+    One asynchronous copy moves as many elements as have 16 bytes in the widest dtype.
 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input. statistics: as in the layout.
     """
