@@ -100,7 +100,7 @@ def _joined(apart: list[Apart], plan: Plan) -> Plan:
     )
     return replace(
         plan,
-        step=f"{plan.step} apart" if apart else plan.step,
+        step=f"{plan.step} and extra kernels" if apart else plan.step,
         reads=plan.reads + bool(apart),
         work=(*before, *(_renamed(one, names) for one in plan.work), *after),
         scratch=(*scratch, *plan.scratch),

@@ -49,7 +49,7 @@ def test_rows_that_the_fast_kernels_refuse_are_modulated_apart(n2, dtype):
 
 def test_rows_that_no_block_holds_are_modulated_apart():
     plan = FORWARD.plan(described("forward", 66_000, "bfloat16"), Device.named("h100"))
-    assert (plan.step, plan.work[-1].kernel.py_func.__name__) == ("clusters apart", "modulate_rows")
+    assert (plan.step, plan.work[-1].kernel.py_func.__name__) == ("clusters and extra kernels", "modulate_rows")
 
 
 def test_nothing_is_found_where_a_block_has_places_for_more_rows_than_its_sample():
