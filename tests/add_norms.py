@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from normlab import oracle
 from normlab.host import add_norm
 from normlab.kernels import LADDERS
+from normlab.kernels.apart import EXTRA
 
 STATISTICS = {step.name: step.statistics for step in LADDERS["forward"]} | {
     "split_rows": "grouped",
@@ -98,9 +99,7 @@ def examine_add_forward(case: AddCase) -> tuple[tuple, oracle.NormResult]:
     truth = forward_truth(case)
     assert new_residual.dtype == truth.new_residual.dtype
     assert new_residual.tobytes() == truth.new_residual.tobytes(), "new_residual"
-    bound = forward_bound(
-        case, arithmetic(case.norm, plan.rows, statistics=STATISTICS[plan.step.removesuffix(" apart")])
-    )
+    bound = forward_bound(case, arithmetic(case.norm, plan.rows, statistics=STATISTICS[plan.step.removesuffix(EXTRA)]))
     for what, got, want, allowed in zip(
         ("output", "mean", "invvar"), (output, mean, invvar), (truth.output, *truth[2:]), bound, strict=True
     ):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from normlab import oracle
 from normlab.host import modulated_norm
+from normlab.kernels.apart import EXTRA
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def examine_modulated(case: ModulatedCase) -> tuple:
     """Hold a forward and its backward to the oracle. Returns their plans."""
     given = case.x, case.scale, case.shift, case.eps
     results, before = with_plan(forward, case)
-    how = arithmetic(case, before, STATISTICS[before.step.removesuffix(" apart")])
+    how = arithmetic(case, before, STATISTICS[before.step.removesuffix(EXTRA)])
     errors = oracle.modulated_layer_norm_bound(*given, how)
     truth = oracle.modulated_layer_norm(*given)
     for what, *rest in zip(("output", "mean", "invvar"), results, truth, errors, strict=True):

@@ -15,6 +15,7 @@ from normlab.stages.vector import widest
 
 THREADS = 256  # per block, and a block per row
 SCRATCH_ALIGNMENT = 256  # bytes: what every array backend gives
+EXTRA = " and extra kernels"  # after the name of the plain norm's step
 NO_ROW_MAP = Refusal("the plain norm's kernels take rows that follow each other in memory")
 
 
@@ -100,7 +101,7 @@ def _joined(apart: list[Apart], plan: Plan) -> Plan:
     )
     return replace(
         plan,
-        step=f"{plan.step} and extra kernels" if apart else plan.step,
+        step=plan.step + EXTRA if apart else plan.step,
         reads=plan.reads + bool(apart),
         work=(*before, *(_renamed(one, names) for one in plan.work), *after),
         scratch=(*scratch, *plan.scratch),

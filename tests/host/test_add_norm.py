@@ -19,6 +19,7 @@ from normlab import (
 )
 from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store
 from normlab.kernels import Device, Plan, Problem, add_norm
+from normlab.kernels.apart import EXTRA
 from normlab.learn.explain import types_of
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -134,7 +135,7 @@ HOW = [("forward",), ("backward", "input"), ("backward", "output")]
 def test_no_kernel_with_a_residual_spills(norm, shape, how):
     n2, dtype = shape
     plan, operands = planned(how[0], norm, n2, dtype, *how[1:])
-    assert not plan.step.endswith("apart")
+    assert not plan.step.endswith(EXTRA)
     taken = resources(plan.work[0].kernel, types_of(plan.work[0], plan, operands))
     assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
 
@@ -155,7 +156,7 @@ def test_explain_tells_the_plan_of_a_norm_of_a_sum():
     found = explain("backward", norm="rms", dtype="bfloat16", n1=8192, n2=4096, residual=True, device="h100")
     assert found.plan.step == "pipelined"
     assert found.bytes_moved == 4 * 2 * 8192 * 4096
-    assert found.runner_up.step == "pipelined apart"
+    assert found.runner_up.step == "pipelined and extra kernels"
     assert "RMSNorm of x + residual backward" in str(found)
     for wrong in ({"step": "apex"}, {"ladder": "sgemm"}):
         with pytest.raises(ValueError, match=r"no steps to choose from|ladder with residual=True"):

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from normlab import oracle, rms_norm_forward
 from normlab.engine import cuda, float32, load, resources, store, using
+from normlab.kernels.apart import EXTRA
 from normlab.learn.explain import types_of
 from normlab.oracle.gated_norm import held_silu
 from normlab.sim import sanitize
@@ -80,7 +81,7 @@ def test_gated_rows_that_the_fast_kernels_refuse_are_within_the_same_bounds(mode
     case = fixed_case(n1, n2, dtype, before)
     (output, invvar), _ = with_plan(forward, case)
     _, plan = with_plan(backward, case, output if memory_efficient else case.norm.x, invvar, memory_efficient)
-    assert plan.step.endswith("apart")
+    assert plan.step.endswith(EXTRA)
     assert [plan.work[at].kernel.py_func.__name__ for at in (0, -1)] == ["pass_gate"] * 2
     examine_gated_backward(case, memory_efficient)
 
@@ -190,7 +191,7 @@ WAYS = [(direction, gating) for gating in GATES for direction in ("forward", "ba
 def test_no_kernel_with_a_gate_spills(way, shape):
     (direction, gating), (n2, dtype) = way, shape
     plan, operands = planned(direction, n2, dtype, gating)
-    assert not plan.step.endswith("apart")
+    assert not plan.step.endswith(EXTRA)
     taken = resources(plan.work[0].kernel, types_of(plan.work[0], plan, operands))
     assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
 

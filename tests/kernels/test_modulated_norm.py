@@ -12,6 +12,7 @@ from modulated_norms import backward, examine_modulated, fixed_case, forward, mo
 from normlab import layer_norm_backward, layer_norm_forward
 from normlab.engine import resources, using
 from normlab.kernels import Device, ForwardProblem, Problem
+from normlab.kernels.apart import EXTRA
 from normlab.kernels.modulated_norm import BACKWARD, FORWARD
 from normlab.learn.explain import types_of
 from normlab.sim import sanitize
@@ -43,7 +44,7 @@ def test_the_fast_kernels_modulate_and_are_within_the_bounds(samples, rows, n2, 
 @pytest.mark.parametrize(("n2", "dtype"), [(50, "float64"), (61, "bfloat16")])
 def test_rows_that_the_fast_kernels_refuse_are_modulated_apart(n2, dtype):
     _, after = examine_modulated(fixed_case(3, 4, n2, dtype))
-    assert after.step.endswith("apart")
+    assert after.step.endswith(EXTRA)
     assert [after.work[at].kernel.py_func.__name__ for at in (0, -1)] == ["modulate_rows", "sum_samples"]
 
 
@@ -155,7 +156,7 @@ WIDTHS = [(64, "bfloat16"), (1152, "bfloat16"), (4096, "bfloat16"), (8192, "bflo
 def test_no_kernel_that_modulates_spills(direction, width):
     operands = described(direction, *width)
     plan = (FORWARD if direction == "forward" else BACKWARD).plan(operands, Device.named("h100"))
-    assert not plan.step.endswith("apart")
+    assert not plan.step.endswith(EXTRA)
     for work in plan.work:
         taken = resources(work.kernel, types_of(work, plan, operands))
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
