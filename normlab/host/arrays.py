@@ -108,7 +108,8 @@ class HostBackend:
             return None
         if is_torch(array):
             array = _numpy_of_tensor(array)
-        array = np.ascontiguousarray(array, _dtype_of(array)).reshape(shape)
+        # "A", aligned: a view that begins between two elements, as a packed record's field does, is copied
+        array = np.require(array, _dtype_of(array), ("C", "A")).reshape(shape)
         return engine.to_device(array) if engine.use_gpu() else array
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:  # noqa: D102

@@ -161,7 +161,8 @@ def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
         TypeError: `saved` is the input and has another dtype, or no norm has an output of `saved`'s dtype for it.
     """
     dtype = dtype_name(saved)
-    wanted = dtype if given is None else str(given).removeprefix("torch.")
+    named = np.dtype(given).name if isinstance(given, (type, np.dtype)) else str(given)
+    wanted = dtype if given is None else named.removeprefix("torch.")
     if wanted == dtype or (memory_efficient and (wanted, dtype) in MIXED):
         return wanted
     if not memory_efficient:

@@ -79,7 +79,7 @@ def keep_columns(
     checks.check_statistics({"mean": mean, "invvar": invvar}, leading, statistics, "x")
     if columns is not None:
         checks.check_dtype("columns", columns, "int32", "column numbers")
-        checks.check_shape("columns", columns, tuple(columns.shape[:1]), "column numbers")
+        checks.check_shape("columns", columns, (prod(columns.shape),), "column numbers")
     eps = checks.rounded_eps(eps, statistics)
 
     rows = backend.operand(x, (n1, n2)), backend.operand(mean, (n1,)), backend.operand(invvar, (n1,))

@@ -10,6 +10,7 @@ and rounded once.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import numpy as np
@@ -240,8 +241,10 @@ def backward(call: BackwardCall) -> tuple[Any, Any, Any]:
     if cached:
         return cached(pointers)
 
-    optional = {"mean": mean, "weight": weight, "bias": bias, "kept.columns": columns, "kept.values": values}
-    backend = backend_of({"saved": saved, "grad_output": grad_output, "invvar": invvar}, optional)
+    required = {"saved": saved, "grad_output": grad_output, "invvar": invvar}
+    if columns is not None:
+        required |= {"kept.columns": columns, "kept.values": values}
+    backend = backend_of(required, {"mean": mean, "weight": weight, "bias": bias})
     backend = replay.caching(backend, key, pointers)
     sizes = _checked(call, columns, values)
     n1, n2 = sizes.n1, sizes.n2
@@ -297,7 +300,7 @@ def _checked(call: BackwardCall, columns: Any, values: Any) -> _Sizes:
     leading = tuple(saved.shape[: -len(shape)])
     checks.check_statistics({"mean": call.mean, "invvar": call.invvar}, leading, statistics, "saved")
     if columns is not None:
-        capacity = columns.shape[0]
+        capacity = prod(columns.shape)
         checks.check_dtype("kept.columns", columns, "int32", "column numbers")
         checks.check_shape("kept.columns", columns, (capacity,), "column numbers")
         checks.check_shape("kept.values", values, (n1, capacity), "rows of saved, columns kept")
@@ -314,9 +317,12 @@ def _kept(memory_efficient: Any, kept: Kept | None, weight: Any, bias: Any) -> t
         raise ValueError(f"memory_efficient must be True, False or 'exact', got {memory_efficient!r}")
     if memory_efficient != "exact":
         return None, None
+    if kept is not None and not isinstance(kept, Kept):
+        kind = f"{type(kept).__module__}.{type(kept).__qualname__}"
+        raise TypeError(f"kept must be the Kept that normlab.keep_columns returned, got {kind}")
     if kept is None and (weight is not None or bias is not None):
         raise ValueError("memory_efficient='exact' needs kept, which normlab.keep_columns makes in the forward")
-    return (None, None) if kept is None or not kept.columns.shape[0] else kept
+    return (None, None) if kept is None or tuple(getattr(kept.columns, "shape", ())) == (0,) else kept
 
 
 def _warn_if_slow(chosen: Step, direction: str, n1: int, n2: int, backend: Backend) -> None:

@@ -22,6 +22,8 @@ def strided_rows(array: Any, any_rows: bool = False) -> tuple[Any, RowMap | None
         size, strides, whole = array.element_size(), array.stride(), array.is_contiguous()
     else:
         size, whole = array.itemsize, array.flags.c_contiguous
+        if any(one % size for one in array.strides):  # a packed record's field
+            return array, None
         strides = tuple(one // size for one in array.strides)
     *leading, heads, columns = array.shape
     if any_rows and strides[-1] == 1 and strides[-2] != columns:  # a group of one row each

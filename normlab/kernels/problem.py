@@ -1,5 +1,6 @@
 """What a step is asked to do: the operands with their arrays, or a `Problem`, which describes them without any."""
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
@@ -202,9 +203,9 @@ class Problem:
         one_of("saved", self.saved, ("input", "output"))
         one_of("dtype", self.dtype, DTYPES)
         # float64 is not mixed: it has no half parameters to widen, and float32 ones would round its results
-        allowed = (self.dtype,) if self.dtype == "float64" else ("float16", "bfloat16", "float32")
+        mixed = {"float64": (), "float32": ("float16", "bfloat16")}.get(self.dtype, ("float32",))
         if self.parameters is not None:
-            one_of(f"parameters of a {self.dtype} norm", self.parameters, allowed)
+            one_of(f"parameters of a {self.dtype} norm", self.parameters, (self.dtype, *mixed))
         for name in ("n1", "n2"):
             at_least_one(name, getattr(self, name))
         # None takes what the norm has, so only an explicit True is a contradiction
@@ -224,6 +225,8 @@ class Problem:
         for name in ("gate", "heads", "offset"):
             if getattr(self, name) and self.norm != "rms":
                 raise ValueError(f"{name} needs norm='rms', got norm={self.norm!r}")
+        if not math.isfinite(self.offset):
+            raise ValueError(f"offset must be finite, got {self.offset}")
         if self.offset and (self.gate or self.samples):
             raise ValueError(f"offset goes with residual or heads, or alone, got {' and '.join(asked)}")
         if self.saved == "output" and (self.heads or self.samples or self.gate == "before"):

@@ -16,8 +16,11 @@ def step_with(extras: dict[str, Any], ladder: str, step: str | None) -> Any:
     return {"forward": kernels.FORWARD, "backward": kernels.BACKWARD}[ladder]
 
 
-def refuse(ladder: str, **sizes: object) -> None:
-    """Raise ValueError if an argument is given that the ladder does not take."""
-    for name, size in sizes.items():
-        if size is not None:
-            raise ValueError(f"the {ladder} ladder does not take {name}, got {name}={size}")
+LEFT_OUT = {"norm": "layer", "saved": "input", "weight": True, "groups": 1, "channels_last": False}  # all others: None
+
+
+def refuse(what: str, **given: object) -> None:
+    """Raise ValueError if an argument is given that `what`, such as the sgemm ladder, does not take."""
+    for name, value in given.items():
+        if value != LEFT_OUT.get(name):
+            raise ValueError(f"the {what} does not take {name}, got {name}={value}")

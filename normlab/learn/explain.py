@@ -90,26 +90,30 @@ def explain(
         ValueError: no such ladder, step, norm, dtype or device, or a size below 1.
     """
     one_of("ladder", ladder, LADDERS)
-    extras: dict[str, Any] = {"residual": residual, "gate": gate, "heads": heads, "samples": samples, "offset": offset}
-    asked = {name: value for name, value in extras.items() if value}
+    extras: dict[str, Any] = {"residual": residual or None, "gate": gate, "heads": heads, "samples": samples}
+    asked = {name: value for name, value in (extras | {"offset": offset or None}).items() if value is not None}
     if ladder == "family" and step is None:
         step = "batch"
     chosen: Any = step_with(asked, ladder, step) if asked else step_of(ladder, step)
     problem: Any
     if ladder != "family":
-        refuse(ladder, shape=shape)
+        refuse(f"{ladder} ladder", shape=shape, groups=groups, channels_last=channels_last)
+    if ladder in ("family", "sgemm"):
+        refuse(f"{ladder} ladder", n1=n1, n2=n2, norm=norm, parameters=parameters, bias=bias, saved=saved)
+    if ladder != "sgemm":
+        refuse(f"{ladder} ladder", m=m, n=n, k=k)
     if ladder == "family":
-        refuse(ladder, n1=n1, n2=n2, m=m, n=n, k=k, parameters=parameters)
         image = (32, 64, 56, 56) if shape is None else tuple(shape)
         problem = ImageProblem(image, dtype, groups, channels_last, weight, alignment=alignment)
+        if not chosen.name.startswith("group"):
+            refuse(f"step {chosen.name!r} of the family", groups=groups)
     elif ladder == "sgemm":
-        refuse(ladder, n1=n1, n2=n2)
+        refuse("sgemm ladder", weight=weight)
         rows, columns, depth = (4096 if size is None else size for size in (m, n, k))
         problem = ProductProblem(rows, columns, depth, alignment=alignment)
         if dtype != "float32":
             raise ValueError(f"dtype must be float32, the one of the sgemm ladder, got {dtype!r}")
     else:
-        refuse(ladder, m=m, n=n, k=k)
         rows, columns = (4096 if size is None else size for size in (n1, n2))
         problem = Problem(ladder, norm, rows, columns, dtype, parameters, weight, bias, saved, alignment, **asked)
     facts = device_of(device)

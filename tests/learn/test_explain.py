@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 from html import unescape
@@ -213,6 +214,16 @@ def test_it_is_at_the_top_level_and_needs_no_driver():
         ({"shape": (2, 3)}, "the forward ladder does not take shape"),
         ({"ladder": "family", "shape": (2,)}, "shape must be (N, C, *spatial), got (2,)"),
         ({"ladder": "family", "shape": (2, 6), "groups": 4}, "groups must divide the 6 channels, got 4"),
+        ({"ladder": "family", "groups": 4}, "the step 'batch' of the family does not take groups, got groups=4"),
+        ({"ladder": "family", "norm": "rms"}, "the family ladder does not take norm, got norm=rms"),
+        ({"ladder": "sgemm", "saved": "output"}, "the sgemm ladder does not take saved, got saved=output"),
+        ({"ladder": "sgemm", "weight": False}, "the sgemm ladder does not take weight, got weight=False"),
+        ({"groups": 2}, "the forward ladder does not take groups, got groups=2"),
+        ({"channels_last": True}, "the forward ladder does not take channels_last, got channels_last=True"),
+        ({"dtype": "float16", "parameters": "bfloat16"}, "of a float16 norm must be one of float16, float32, got"),
+        ({"norm": "rms", "offset": math.nan}, "offset must be finite, got nan"),
+        ({"samples": 0}, "samples must be a whole number and at least 1, got 0"),
+        ({"norm": "rms", "gate": ""}, "gate must be one of after, before, got ''"),
         ({"saved": "nothing"}, "saved must be one of input, output, got 'nothing'"),
         ({"gate": "after"}, "gate needs norm='rms', got norm='layer'"),
         ({"norm": "rms", "gate": "beside"}, "gate must be one of after, before, got 'beside'"),

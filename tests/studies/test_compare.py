@@ -414,6 +414,7 @@ GOOD = np.ones((2, 3), np.float32)
     ("arrays", "message"),
     [
         ({"x": GOOD}, "has no array named 'input'; it has x"),
+        ({"weight": GOOD, "x": GOOD}, "has no array named 'input'; it has weight, x"),
         ({}, "has no array named 'input'; it has none at all"),
         ({"input": GOOD, "weight": np.ones(2)}, r"weight has shape \(2,\), but input of shape \(2, 3\) needs \(3,\)"),
         (

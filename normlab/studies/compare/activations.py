@@ -78,9 +78,9 @@ def read(path: Path) -> Source:
                 arrays = {key: archive[key] if key in ARRAYS else None for key in archive.files}
         else:
             raise InputError(f"{shown} {_what_else(start)}; give a .npy or .npz file")
-    others = ", ".join(sorted(key for key in arrays if key not in ARRAYS))
     if "input" not in arrays:
-        raise InputError(f"{shown} has no array named 'input'; it has {others or 'none at all'}")
+        raise InputError(f"{shown} has no array named 'input'; it has {', '.join(sorted(arrays)) or 'none at all'}")
+    others = ", ".join(sorted(key for key in arrays if key not in ARRAYS))
     notes = (f"not read from the file: {others}",) if others else ()
     name = path.stem.encode("utf-8", "replace").decode()
     source = Source(name, {key: array for key, array in arrays.items() if key in ARRAYS}, notes)
