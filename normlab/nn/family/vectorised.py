@@ -57,7 +57,8 @@ def update(
     unbiased = variance * (count / (count - 1))
     for running, new in ((running_mean, mean), (running_var, unbiased)):
         average = new.detach().reshape(-1, channels).mean(0)
-        running.detach().copy_((1 - momentum) * running.to(average.dtype) + momentum * average)
+        # An alias, because torch.func.grad refuses to change the tensor itself; PyTorch's norms change it.
+        torch.ops.aten.alias(running.detach()).copy_((1 - momentum) * running.to(average.dtype) + momentum * average)
 
 
 def backward(

@@ -93,6 +93,19 @@ def test_transforms_are_torch_s(norm, own, transform):
     torch.testing.assert_close(TRANSFORMS[transform](ours)(*inputs), TRANSFORMS[transform](theirs)(*inputs))
 
 
+@pytest.mark.parametrize("transform", ["grad", "jvp"])
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_transforms_update_running_statistics_as_torch_s_do(norm, transform):
+    found = []
+    for library in (nn, torch.nn.functional):
+        torch.manual_seed(0)
+        x, weight, bias, running = torch.randn(3, 4, 4), torch.randn(4), torch.randn(4), [torch.zeros(4), torch.ones(4)]
+        function = getattr(library, f"{norm}_norm")
+        found.append(TRANSFORMS[transform](lambda x, w, b: function(x, *running, w, b, True))(x, weight, bias))
+        found.append(running)
+    torch.testing.assert_close(found[:2], found[2:])
+
+
 def test_forward_mode():
     ours, theirs, (x, weight, bias) = case("batch", True)
     with forward_ad.dual_level():
