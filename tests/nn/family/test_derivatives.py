@@ -106,14 +106,13 @@ def test_compiled_transforms_are_torch_s(norm, own, transform):
 @pytest.mark.parametrize("transform", ["grad", "jvp"])
 @pytest.mark.parametrize("norm", ["batch", "instance"])
 def test_transforms_update_running_statistics_as_torch_s_do(norm, transform):
-    found = []
-    for library in (nn, torch.nn.functional):
+    def found(library):
         torch.manual_seed(0)
         x, weight, bias, running = torch.randn(3, 4, 4), torch.randn(4), torch.randn(4), [torch.zeros(4), torch.ones(4)]
         function = getattr(library, f"{norm}_norm")
-        found.append(TRANSFORMS[transform](lambda x, w, b: function(x, *running, w, b, True))(x, weight, bias))
-        found.append(running)
-    torch.testing.assert_close(found[:2], found[2:])
+        return TRANSFORMS[transform](lambda x, w, b: function(x, *running, w, b, True))(x, weight, bias), running
+
+    torch.testing.assert_close(found(nn), found(torch.nn.functional))
 
 
 def test_forward_mode():
