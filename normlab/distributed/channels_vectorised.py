@@ -10,6 +10,7 @@ from normlab.distributed.merging import message_of
 from normlab.nn.family.norms import Norm
 from normlab.nn.family.vectorised import along, column, normalised, scaled, with_strides_of
 from normlab.nn.formulas import accumulator, less_means, to
+from normlab.nn.private import unsafe_view
 from normlab.nn.shapes import Parameter
 
 BATCH = Norm("batch", None, True)
@@ -25,7 +26,7 @@ def output(x: Tensor, mean: Tensor, invvar: Tensor, weight: Parameter, bias: Par
     """Return this rank's samples of the output. mean, invvar: (C,)."""
     found = scaled(BATCH.split(x.to(invvar.dtype)), mean, invvar, weight, bias)
     # Not `.to`, which may return its own argument: Dynamo 2.11 then gives the gradient to the wrong one of the two.
-    return to(found.reshape(x.shape), x.dtype)
+    return to(unsafe_view(found, x.shape), x.dtype)  # no view: may be written to
 
 
 def sums(grad_output: Tensor, x: Tensor, mean: Tensor, invvar: Tensor) -> Tensor:

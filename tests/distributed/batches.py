@@ -47,6 +47,17 @@ def of_batch(group, x, weight, bias, grad_output, running, sizes, last=False) ->
     return array(output), array(mine.grad), *grads, array(made.running_mean), array(made.running_var)
 
 
+def in_place(group, x, sizes) -> list:
+    """(output, grad_input) after a ReLU that changes the output in place, then after one that does not."""
+    found = []
+    for relu in (torch.relu_, torch.relu):
+        made, mine = SyncBatchNorm(x.shape[1], process_group=group), samples(x, sizes, dist.get_rank(group), False)
+        output = relu(made(mine.requires_grad_()))
+        output.square().sum().backward()
+        found += [array(output), array(mine.grad)]
+    return found
+
+
 def simulated(group, *given) -> tuple:
     """`of_batch` by normlab's kernels, in the simulator; the names of the kernels that ran are added."""
     return by_kernels(of_batch, group, *given)

@@ -103,6 +103,14 @@ def test_kernels_in_the_simulator(ranks, shape, sizes, last, dtype):
     hold_to_bounds(given, sizes, [part[:-1] for part in parts], of_kernels(given, sizes, last))
 
 
+@pytest.mark.parametrize("sizes", [(3, 4), (0, 7)], ids=str)
+def test_an_output_may_be_changed_in_place(ranks, sizes):
+    x = np.random.default_rng(0).normal(size=(7, 3, 5)).astype(np.float32)
+    for changed, grad_changed, output, grad_input in ranks(batches.in_place, x, sizes, ranks=2):
+        np.testing.assert_array_equal(changed, output)
+        np.testing.assert_array_equal(grad_changed, grad_input)
+
+
 def test_two_floats_per_channel_and_one_collective_per_pass_and_none_in_evaluation(ranks):
     assert ranks(batches.sends, 7, ranks=3) == [[[("torch.float32", 15), ("torch.float32", 14)], []]] * 3
 

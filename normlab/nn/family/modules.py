@@ -159,14 +159,14 @@ class RMSNorm(OffsetRMSNorm):
         if offset and len(self.normalized_shape) != 1:
             raise ValueError(f"with an offset a norm goes over one dimension, got {self.normalized_shape}")
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Return RMSNorm of (*leading, *normalized_shape), in the dtype of torch.nn's output, also under autocast."""
-        if type(input) is not Tensor and (node := leaf(self, RMSNorm.forward, input)) is not None:
+        if type(x) is not Tensor and (node := leaf(self, RMSNorm.forward, x)) is not None:
             return node
         if self.offset:
-            if not isinstance(input, Tensor):
-                raise not_a_tensor(rows.rms_norm, "input", input)
-            check_normalized_shape(self, rows.rms_norm, input)
-            return offset_rms_norm(input, self.weight, self.eps, self.offset).to(input.dtype)
+            if not isinstance(x, Tensor):
+                raise not_a_tensor(rows.rms_norm, "input", x)
+            check_normalized_shape(self, rows.rms_norm, x)
+            return offset_rms_norm(x, self.weight, self.eps, self.offset).to(x.dtype)
         shape, options = self.normalized_shape, rows.Options(False, True, RMS_NORM_RULE)
-        return rows.norm(rows.rms_norm, input, shape, self.weight, None, self.eps, options)
+        return rows.norm(rows.rms_norm, x, shape, self.weight, None, self.eps, options)

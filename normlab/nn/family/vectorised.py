@@ -57,7 +57,8 @@ def update(
     unbiased = variance * (count / (count - 1))
     for running, new in ((running_mean, mean), (running_var, unbiased)):
         average = new.detach().reshape(-1, channels).mean(0)
-        running.detach().copy_((1 - momentum) * running.to(average.dtype) + momentum * average)
+        # An alias, because torch.func.grad refuses to change the tensor itself; PyTorch's norms change it.
+        torch.ops.aten.alias(running.detach()).copy_((1 - momentum) * running.to(average.dtype) + momentum * average)
 
 
 def backward(
@@ -108,8 +109,11 @@ def along(parameter: Tensor, values: Tensor) -> Tensor:
 
 
 def dense(norm: Norm, x: Tensor) -> Tensor:
-    """Return x in the memory format of torch.nn.functional; a batch made by vmap has the contiguous format only."""
-    return x.contiguous() if batched(x) else norm.in_layout(x)
+    """Return x in the memory format of torch.nn.functional; a batch made by vmap has the contiguous format only.
+
+    Dynamo, which compiles torch.func's transforms, cannot tell whether x is such a batch.
+    """
+    return x.contiguous() if torch.compiler.is_compiling() or batched(x) else norm.in_layout(x)
 
 
 def with_strides_of(x: Tensor, tensor: Tensor) -> Tensor:

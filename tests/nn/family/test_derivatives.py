@@ -93,6 +93,28 @@ def test_transforms_are_torch_s(norm, own, transform):
     torch.testing.assert_close(TRANSFORMS[transform](ours)(*inputs), TRANSFORMS[transform](theirs)(*inputs))
 
 
+@pytest.mark.usefixtures("forget_compiled")
+@pytest.mark.parametrize("transform", ["grad", "vmap"])
+@pytest.mark.parametrize(("norm", "own"), CASES)
+def test_compiled_transforms_are_torch_s(norm, own, transform):
+    ours, theirs, inputs = case(norm, own, (3, 4, 4))
+    inputs = [one.detach() for one in inputs]
+    compiled = torch.compile(TRANSFORMS[transform](ours), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*inputs), TRANSFORMS[transform](theirs)(*inputs))
+
+
+@pytest.mark.parametrize("transform", ["grad", "jvp"])
+@pytest.mark.parametrize("norm", ["batch", "instance"])
+def test_transforms_update_running_statistics_as_torch_s_do(norm, transform):
+    def found(library):
+        torch.manual_seed(0)
+        x, weight, bias, running = torch.randn(3, 4, 4), torch.randn(4), torch.randn(4), [torch.zeros(4), torch.ones(4)]
+        function = getattr(library, f"{norm}_norm")
+        return TRANSFORMS[transform](lambda x, w, b: function(x, *running, w, b, True))(x, weight, bias), running
+
+    torch.testing.assert_close(found(nn), found(torch.nn.functional))
+
+
 def test_forward_mode():
     ours, theirs, (x, weight, bias) = case("batch", True)
     with forward_ad.dual_level():

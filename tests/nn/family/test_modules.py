@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -33,6 +34,12 @@ def assert_same(mine, theirs, x, **tolerance):
     for (name, one), (other_name, other) in zip(mine.named_buffers(), theirs.named_buffers(), strict=True):
         assert name == other_name
         torch.testing.assert_close(one, other, **tolerance)
+
+
+@pytest.mark.parametrize("name", [*dict(BATCH + INSTANCE), "GroupNorm", "LayerNorm", "RMSNorm"])
+def test_a_forward_has_torch_s_keyword(name):
+    mine, theirs = (list(signature(getattr(library, name).forward).parameters) for library in (nn, torch.nn))
+    assert mine == theirs
 
 
 @pytest.mark.parametrize(
