@@ -149,12 +149,12 @@ def mean_is_exact(kind: str, columns: int) -> bool:
 def centred_values(kind: str, rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     """Return rows of `values` for a norm that subtracts the mean.
 
-    Rows of EXACT columns at an offset have numbers from 1000 to 1003, each for four neighbours, as many as a thread of
-    `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is exact, too, and
-    what follows rounds relative to it: x · invvar - mean · invvar, which rounds relative to x, is off by more.
+    Rows of EXACT columns at an offset have numbers from 100,000 to 100,003, each for four neighbours, as many as a
+    thread of `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is exact,
+    too, and what follows rounds relative to it: x · invvar - mean · invvar, which rounds relative to x, is off by more.
     """
     if mean_is_exact(kind, columns):
-        return np.repeat(1000 + rng.integers(4, size=(rows, EXACT // 4)), 4, axis=1).astype(np.float32)
+        return np.repeat(100_000 + rng.integers(4, size=(rows, EXACT // 4)), 4, axis=1).astype(np.float32)
     return values(kind, rng, rows, columns)
 
 

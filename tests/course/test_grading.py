@@ -168,6 +168,16 @@ def test_the_same_seed_gives_the_same_draws_and_another_one_others():
                 assert any(fixed.items() <= one.sizes.items() and one.kind == kind for one in exercise.draws(seed, 0))
 
 
+@pytest.mark.parametrize(("number", "kind"), [("27", "masked"), ("30", "-inf"), ("31", "-inf")])
+def test_every_seed_has_a_row_that_is_masked_in_part_and_one_that_is_masked_as_a_whole(number, kind):
+    exercise = catalogue.exercise(number)
+    for seed in range(20):
+        cases = [exercise.make(drawn) for drawn in exercise.draws(seed, grading.DRAWS) if drawn.kind == kind]
+        shares = [np.isinf(row).mean() for case in cases for row in case.arrays["x"]]
+        assert any(0 < share < 1 for share in shares)
+        assert 1 in shares
+
+
 def test_what_a_kernel_prints_is_shown_with_its_failure():
     lines = "    if lane == 31:\n        print('I hold', value)\n    return value"
     failure = graded("10", catalogue.skeleton("10").replace("    # Your lines.", lines)).failure
