@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from normlab import oracle
 from normlab.course.exercise import (
@@ -40,7 +41,7 @@ EXCHANGED = (
 
 
 def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Return float32 numbers of a kind: "counting", "normal", "offset", "far" or "equal".
+    """Return float32 numbers of a kind: "counting", "normal", "offset", "far", "equal" or "zero".
 
     Counting numbers are 1, 2, 3, …. Normal ones have mean 0, those at an offset 1000, far ones 100,000; the standard
     deviation of all three is about 1. Every tenth of the normal ones is exactly 0, which is a number like others.
@@ -49,6 +50,8 @@ def values(kind: str, rng: np.random.Generator, *shape: int) -> np.ndarray:
         return np.arange(1, np.prod(shape, dtype=int) + 1, dtype=np.float32).reshape(shape)
     if kind == "equal":
         return np.full(shape, 0.1, np.float32)
+    if kind == "zero":
+        return np.zeros(shape, np.float32)
     drawn = rng.normal(size=shape)
     if kind == "normal":
         drawn[rng.random(shape) < ZEROS] = 0
@@ -138,19 +141,34 @@ class NormCase(NamedTuple):
     eps: np.float32
 
 
-def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
-    """Return LayerNorm's arrays and answers, or RMSNorm's (no means, no bias), for the drawn rows and columns.
+def mean_is_exact(kind: str, columns: int) -> bool:
+    """Return whether `centred_values` have means that are exact in float32."""
+    return kind == "offset" and columns == EXACT
 
-    LayerNorm's rows of EXACT columns at an offset have numbers from 1000 to 1003, each for four neighbours, as many as
-    a thread of `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is
-    exact, too, and what follows rounds relative to it, less than 16 times: x · invvar - mean · invvar, which rounds
-    relative to x, is off by more.
+
+def centred_values(kind: str, rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Return rows of `values` for a norm that subtracts the mean.
+
+    Rows of EXACT columns at an offset have numbers from 100,000 to 100,003, each for four neighbours, as many as a
+    thread of `row_moments` takes. Their means are exact in float32, with all means on the way. Then x - mean is exact,
+    too, and what follows rounds relative to it: x · invvar - mean · invvar, which rounds relative to x, is off by more.
     """
+    if mean_is_exact(kind, columns):
+        return np.repeat(100_000 + rng.integers(4, size=(rows, EXACT // 4)), 4, axis=1).astype(np.float32)
+    return values(kind, rng, rows, columns)
+
+
+def centred_answer(output: ArrayLike, bias: np.ndarray) -> Answer:
+    """Return the answer for the output of a row whose mean is exact: it rounds less than 16 times."""
+    return Answer(output, 16 * U * (abs(np.asarray(output) - bias) + abs(bias)))
+
+
+def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
+    """Return LayerNorm's arrays and answers, or RMSNorm's (no means, no bias), for the drawn rows and columns."""
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
-    x = values(drawn.kind, rng, rows, columns)
-    exact = drawn.kind == "offset" and columns == EXACT and not rms
-    if exact:
-        x = np.repeat(1000 + rng.integers(4, size=(rows, EXACT // 4)), 4, axis=1).astype(np.float32)
+    x = (values if rms else centred_values)(drawn.kind, rng, rows, columns)
+    if drawn.kind == "normal" and rows > 1:  # a row may hold nothing but zeros, as a padded one does
+        x[rng.integers(rows)] = 0
     weight, bias = values("normal", rng, 2, columns)
     arrays = {"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)}
     arrays |= {"means": nothing(rows), "invvars": nothing(rows)}
@@ -163,16 +181,15 @@ def norm_case(drawn: Drawn, rms: bool = False) -> NormCase:
         bound = oracle.layer_norm_bound(x, columns, weight, bias, eps, arithmetic(columns))
     results = zip(("output", "means", "invvars"), truth, bound, strict=True)
     want = {name: Answer(value, error) for name, value, error in results if value is not None and error is not None}
-    if exact:
-        output = np.asarray(truth.output)
-        want["output"] = Answer(output, 16 * U * (abs(output - bias) + abs(bias)))
+    if mean_is_exact(drawn.kind, columns) and not rms:
+        want["output"] = centred_answer(truth.output, bias)
     return NormCase(arrays, want, np.float32(eps))
 
 
 def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict[str, np.ndarray], Answer]:
     """Return the inputs of LayerNorm's backward and its gradient `name`; the statistics are exact, then rounded."""
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
-    x, grad_output = values(drawn.kind, rng, rows, columns), values("normal", rng, rows, columns)
+    x, grad_output = centred_values(drawn.kind, rng, rows, columns), values("normal", rng, rows, columns)
     weight = values("normal", rng, columns)
     forward = oracle.layer_norm(x, columns, eps=EPS)
     means, invvars = np.asarray(forward[1:], np.float32)
@@ -181,10 +198,16 @@ def backward_case(drawn: Drawn, name: str, how: oracle.Arithmetic) -> tuple[dict
 
 
 def gradient(arrays: dict[str, np.ndarray], name: str, how: oracle.Arithmetic, rows: slice = slice(None)) -> Answer:
-    """Return the gradient `name` of some rows of the inputs that `backward_case` returns."""
+    """Return the gradient `name` of some rows of the inputs that `backward_case` returns.
+
+    The bound has the errors that the given statistics have: none where the mean is exact.
+    """
     x = arrays["x"][rows]
     given = arrays["grad_output"][rows], x, x.shape[1], arrays["weight"], None, EPS
-    truth, bound = oracle.layer_norm_backward(*given), oracle.layer_norm_backward_bound(*given, how)
+    exact = np.asarray(oracle.layer_norm(x, x.shape[1], eps=EPS)[1:])
+    off = abs([arrays["means"][rows], arrays["invvars"][rows]] - exact) + oracle.unit_roundoff("float64") * abs(exact)
+    truth = oracle.layer_norm_backward(*given)
+    bound = oracle.layer_norm_backward_bound(*given, how, mean_error=off[0], invvar_error=off[1])
     return Answer(getattr(truth, name), getattr(bound, name))
 
 

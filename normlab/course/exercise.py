@@ -223,6 +223,7 @@ class Exercise:
     example: dict[str, int]  # sizes of one input on which costs are counted, and of which pictures are drawn
     hints: tuple[str, ...]
     kinds: tuple[str, ...] = ("counting", "normal", "offset")
+    also: tuple[tuple[dict[str, int], str], ...] = ()  # sizes and kinds of inputs that every check visits, too
     costs: tuple[Cost, ...] = ()  # counted beside TRAFFIC and BETWEEN, or in place of one there
     tutorial: int = 1  # the number of the tutorial that teaches what the exercise needs
     lines: int | None = None  # the most lines of code that a solution may add
@@ -231,7 +232,8 @@ class Exercise:
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size.
 
-        Sizes without a limit are also drawn beyond their range, each together with small values of the other sizes.
+        Sizes without a limit are also drawn beyond their range, each together with small values of the other sizes, as
+        are the inputs of `also`.
         """
         rng = np.random.default_rng([seed, *self.name.encode()])
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
@@ -243,6 +245,8 @@ class Exercise:
             kind = self.kinds[number % len(self.kinds)]
             drawn.append(Drawn(free | fixed, kind, int(rng.integers(1 << 31))))
         drawn += self._beyond(np.random.default_rng([seed, 2, *self.name.encode()]))
+        rng = np.random.default_rng([seed, 3, *self.name.encode()])
+        drawn += [self._near(fixed, kind, rng) for fixed, kind in self.also]
         return sorted(drawn, key=lambda one: (np.prod([*one.sizes.values()]), self.kinds.index(one.kind)))
 
     def _beyond(self, rng: np.random.Generator) -> list[Drawn]:
@@ -253,9 +257,13 @@ class Exercise:
             far = [(size.above_a_power_of_two(rng), self.kinds[0])]
             far += [(size.multiple_beyond(rng), kind) for kind in self.kinds[1:]]
             for value, kind in far:
-                near = {other: one.small(rng) for other, one in self.sizes.items()}
-                found.append(Drawn(near | {name: value}, kind, int(rng.integers(1 << 31))))
+                found.append(self._near({name: value}, kind, rng))
         return found
+
+    def _near(self, fixed: dict[str, int], kind: str, rng: np.random.Generator) -> Drawn:
+        """Return a draw that has the sizes `fixed`, and small ones of the others."""
+        near = {name: size.small(rng) for name, size in self.sizes.items()}
+        return Drawn(near | fixed, kind, int(rng.integers(1 << 31)))
 
     def counted(self, seed: int, count: int) -> list[Drawn]:
         """Return the inputs on which costs are counted: the example's sizes, `count` draws of large sizes, and more.

@@ -150,7 +150,9 @@ def wrong_value(name: str, got: np.ndarray, want: Answer) -> Failure | None:
         return None
     index = tuple(map(int, wrong[0]))
     headline = f"{name}[{', '.join(map(str, index))}]: expected {value[index]:.9g}, got {got[index]:.9g}"
-    detail = f"{len(wrong)} of {got.size} elements of {name} are wrong; this one may be off by {bound[index]:.2g}"
+    detail = f"{len(wrong)} of {got.size} elements of {name} are wrong"
+    if not np.isnan(value[index]):
+        detail += f"; this one may be off by {bound[index]:.2g}"
     return Failure("values", headline, None, (detail,), (name, index))
 
 
@@ -163,6 +165,8 @@ def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> 
         return _unwritten(failure.explained("no thread wrote it"), source)
     line = writer["line"] if writer["file"] == source.file else None
     failure = replace(failure, line=line).explained(f"written by {_thread(writer)}{_place(writer, source.file)}")
+    if line and given.is_apart(source.text, source.skeleton, line):
+        return _unwritten(failure, source)
     own = given.made_by(source.text, source.skeleton, line) if line else None
     if line is None or own is None:
         return failure
@@ -172,7 +176,7 @@ def written(failure: Failure, writer: dict[str, Any] | None, source: Source) -> 
 
 
 def _unwritten(failure: Failure, source: Source) -> Failure:
-    """Return the failure of a value that no thread has written, with the line that stores into its array."""
+    """Return the failure of a value that no line of the student has written, with a line that stores into its array."""
     assert failure.element is not None, "a wrong value is an array's element"
     name, index = failure.element
     element = f"{name}[{', '.join(map(str, index))}]"

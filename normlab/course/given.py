@@ -123,6 +123,16 @@ def made_by(source: str, skeleton: str, line: int) -> Own | None:
     return next(iter(direct or (owned if len(owned) == 1 else [])), None)
 
 
+def is_apart(source: str, skeleton: str, line: int) -> bool:
+    """Return whether a line is in a given kernel that neither has lines of the student's nor calls a function."""
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    (around,) = (node for node in functions if node.lineno <= line <= (node.end_lineno or node.lineno))
+    used = {part.id for part in ast.walk(around) if isinstance(part, ast.Name)}
+    owned = {own.function for own in own_lines(source, skeleton)}
+    given = {node.name for node in ast.parse(skeleton).body if isinstance(node, ast.FunctionDef)}
+    return around.name in given - owned and not owned & used
+
+
 def made_at(source: str, own: Own, line: int) -> int:
     """Return the last of a student's lines that sets a name which a given line stores, or else the last line.
 

@@ -246,7 +246,9 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
         )
     elif isinstance(node, ast.Attribute):
         root, first = _root(node)
-        if node.attr.startswith("_") or isinstance(node.ctx, ast.Store):
+        deepest = {"cuda": 2, "math": 1, "np": 1, "numpy": 1}.get(root, 0) if root not in own else 0
+        too_deep = deepest and ast.unparse(node).count(".") > deepest  # such as np.float32.mro, a host's method
+        if node.attr.startswith("_") or isinstance(node.ctx, ast.Store) or too_deep:
             yield Broken("python", f"a kernel has no use for {ast.unparse(node)!r}", line)
         elif root == "cuda" and first not in CUDA:
             yield Broken("python", f"cuda.{first} is nothing that a kernel here needs", line)

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from course.solved import WRONG
 
-from normlab.course import catalogue, grading, reference
+from normlab.course import catalogue, failure, grading, reference
+from normlab.course.exercise import Answer
 from normlab.course.hidden import read
 from normlab.course.process import Limits
 
@@ -50,6 +52,11 @@ def test_a_wrong_value_names_element_numbers_lane_line_and_the_smallest_input(tm
     assert failure.details[2].endswith(f" to {failure.line}, in warp_sum")
     assert lines[failure.line - 1].strip() == "return value"
     assert failure.details[3] == "smallest failing input found: rows = 1, counting values"
+
+
+def test_a_missing_nan_is_told_without_a_bound():
+    wrong = failure.wrong_value("y", np.zeros(1, np.float32), Answer(np.full(1, np.nan), np.nan))
+    assert wrong.details == ("1 of 1 elements of y are wrong",)
 
 
 def test_a_race_names_both_threads_both_lines_and_what_to_do(tmp_path):
@@ -156,6 +163,19 @@ def test_the_same_seed_gives_the_same_draws_and_another_one_others():
         sizes = [drawn.sizes for drawn in exercise.draws(3, 5)]
         for name, size in exercise.sizes.items():
             assert set(size.edges) <= {one[name] for one in sizes}
+        for seed in range(3):
+            for fixed, kind in exercise.also:
+                assert any(fixed.items() <= one.sizes.items() and one.kind == kind for one in exercise.draws(seed, 0))
+
+
+@pytest.mark.parametrize(("number", "kind"), [("27", "masked"), ("30", "-inf"), ("31", "-inf")])
+def test_every_seed_has_a_row_that_is_masked_in_part_and_one_that_is_masked_as_a_whole(number, kind):
+    exercise = catalogue.exercise(number)
+    for seed in range(20):
+        cases = [exercise.make(drawn) for drawn in exercise.draws(seed, grading.DRAWS) if drawn.kind == kind]
+        shares = [np.isinf(row).mean() for case in cases for row in case.arrays["x"]]
+        assert any(0 < share < 1 for share in shares)
+        assert 1 in shares
 
 
 def test_what_a_kernel_prints_is_shown_with_its_failure():

@@ -173,6 +173,12 @@ def test_each_tutorial_s_own_exercise_is_checked_and_its_solution_unfolds(tutori
         assert asked in answers.QUESTIONS
 
 
+def test_a_tutorial_s_layer_norm_subtracts_the_mean_before_it_multiplies():
+    right = reference.source("layer_norm_rows")
+    wrong = right.replace("(x[row, column] - mean) * invvar", "(x[row, column] * invvar - mean * invvar)")
+    assert grading.check("layer_norm_rows", wrong, "your kernel").failure.kind == "values"
+
+
 @pytest.mark.parametrize("name", catalogue.PRACTICE)
 def test_a_tutorial_s_exercise_has_a_reference_solution_that_passes(name):
     assert grading.check(name, reference.source(name), f"/nowhere/{name}.py").points == 8

@@ -19,7 +19,7 @@ EXERCISE = Exercise(
     title="A group with nothing in it",
     make=_make,
     sizes={"rows": Size(1, 3), "columns": Size(1, 70, (1, 2, 31, 32, 33), beyond=300)},
-    kinds=("counting", "equal", "normal", "offset"),
+    kinds=("counting", "equal", "normal", "offset", "zero"),
     example={"rows": 1, "columns": 7},
     hints=(
         "Which lanes have an empty group in a row of 2 columns, and which two of them meet first?",

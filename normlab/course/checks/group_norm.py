@@ -5,7 +5,16 @@ from dataclasses import replace
 import numpy as np
 
 from normlab import oracle
-from normlab.course.data import EPSILONS, arithmetic, nothing, values
+from normlab.course.data import (
+    EPSILONS,
+    EXACT,
+    arithmetic,
+    centred_answer,
+    centred_values,
+    mean_is_exact,
+    nothing,
+    values,
+)
 from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, Seen, labels
 
@@ -14,7 +23,7 @@ def _make(drawn: Drawn) -> Case:
     rng, groups, pixels = drawn.rng, drawn["groups"], drawn["pixels"]
     channels = groups * drawn["channels_of_group"]
     rows, columns = drawn["samples"] * groups, drawn["channels_of_group"] * pixels
-    x = values(drawn.kind, rng, rows, columns)
+    x = centred_values(drawn.kind, rng, rows, columns)
     weight, bias = values("normal", rng, 2, channels)
     eps = float(rng.choice(EPSILONS))
     parameters = [np.repeat(part, pixels).reshape(groups, columns) for part in (weight, bias)]
@@ -23,11 +32,14 @@ def _make(drawn: Drawn) -> Case:
         mine = x[group::groups], columns, parameters[0][group], parameters[1][group], eps
         value[group::groups] = oracle.layer_norm(*mine).output
         bound[group::groups] = oracle.layer_norm_bound(*mine, arithmetic(columns)).output
+    answer = Answer(value, bound)
+    if mean_is_exact(drawn.kind, columns):
+        answer = centred_answer(value, np.tile(parameters[1], (drawn["samples"], 1)))
     names = ("x", "weight", "bias", groups, pixels, np.float32(eps), "output")
     return Case(
         launches=[Launch("group_norm", rows, 64, names)],
         arrays={"x": x, "weight": weight, "bias": bias, "output": nothing(rows, columns)},
-        want={"output": Answer(value, bound)},
+        want={"output": answer},
     )
 
 
@@ -57,6 +69,7 @@ EXERCISE = Exercise(
         "channels_of_group": Size(1, 4, (1, 2)),
         "pixels": Size(1, 30, (1, 2, 70), beyond=200),
     },
+    also=(({"channels_of_group": 2, "pixels": EXACT // 2}, "offset"),),
     example={"samples": 1, "groups": 2, "channels_of_group": 2, "pixels": 64},
     hints=(
         "An element at `column` of a row is in the row's channel number column // pixels.",

@@ -55,6 +55,7 @@ EXERCISE = Exercise(
         "blocks": Size(1, 3, (1, 2), beyond=12),
     },
     kinds=("counting", "normal", "equal", "outside"),
+    also=(({"n": 1500, "blocks": 9}, "normal"),),  # many blocks, each with many elements
     example={"n": 512, "bins": 32, "blocks": 2},
     hints=(
         "Three parts, with a cuda.syncthreads() between two of them: clear, count, add to counts.",

@@ -79,6 +79,7 @@ EXERCISE = Exercise(
     title="Softmax, and one pass for both statistics",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 31, 33, 64, 65, 129), beyond=1400)},
+    also=(({"rows": 2, "columns": 70}, "masked"),),  # a row with numbers beside one without
     kinds=("rising", "normal", "large", "far below 0", "masked", "equal"),
     example={"rows": 1, "columns": 128},
     hints=(

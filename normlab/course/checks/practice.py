@@ -6,7 +6,7 @@ import numpy as np
 
 from normlab import oracle
 from normlab.course.checks import vector_copy
-from normlab.course.data import EPS, arithmetic, backward_case, moments_case, norm_case, nothing, values
+from normlab.course.data import EPS, EXACT, arithmetic, backward_case, moments_case, norm_case, nothing, values
 from normlab.course.exercise import (
     BARRIERS,
     SHARED_LOADS,
@@ -181,6 +181,7 @@ EXERCISES = {
             title="LayerNorm with fewer blocks than rows",
             make=_layer_norm_rows,
             sizes={"rows": Size(1, 7, (1, 3, 4)), "columns": Size(1, 130, (1, 2, 65))},
+            also=(({"columns": EXACT}, "offset"),),
             example={"rows": 6, "columns": 64},
             hints=(
                 "for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x): and the kernel's lines in the loop.",
@@ -217,6 +218,7 @@ EXERCISES = {
             kinds=vector_copy.EXERCISE.kinds,
             example={"n": 1024},
             hints=("A whole vector is there if i + 4 <= x.shape[0]; else copy element by element.",),
+            costs=vector_copy.EXERCISE.costs,
             tutorial=12,
             picture=Picture(readers("x"), "four neighbours for each thread", lambda: _copy_vectors(_SEVENTY)),
         ),

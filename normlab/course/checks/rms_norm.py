@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normlab.course.data import norm_case
+from normlab.course.data import EXACT, norm_case
 from normlab.course.exercise import ANYWHERE, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Line, Picture, Seen, results
 
@@ -38,6 +38,7 @@ EXERCISE = Exercise(
     title="RMSNorm, by a flag",
     make=_make,
     sizes={"rms": Size(0, 1, (0, 1)), "rows": Size(1, 2, (3,)), "columns": Size(1, 130, (1, 2, 65, 300), beyond=800)},
+    also=(({"rms": 0, "columns": EXACT}, "offset"),),
     example={"rms": 1, "rows": 1, "columns": 256},
     hints=(
         "if rms: …, else: …: each branch finds what stands under the root; the line with the root can follow both.",

@@ -7,6 +7,20 @@ from normlab.course.exercise import LOADS, Answer, Case, Cost, Drawn, Exercise, 
 from normlab.course.pictures import Picture
 
 
+def _places(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Return three places of each row, in ascending order, for its largest values.
+
+    The first place is a thread's of warp 0 or warp 1, the next one a lower thread's of the same warp or a thread's of
+    the other warp, and the last one the first thread's again. Four rows have all four combinations, and the threads'
+    first elements as well as later ones.
+    """
+    which = (rng.integers(4) + np.arange(rows)) % 4
+    turns = max(columns // 64 - 1, 1)
+    turn = (rng.integers(turns) + np.arange(rows)) % turns
+    first = 64 * turn + 32 * (which % 2) + 1 + rng.integers(31, size=rows)
+    return np.minimum(first[:, None] + np.where(which[:, None] < 2, [0, 63, 64], [0, 32, 64]), columns - 1)
+
+
 def _rows(drawn: Drawn) -> np.ndarray:
     rng, rows, columns = drawn.rng, drawn["rows"], drawn["columns"]
     if drawn.kind == "few different":
@@ -14,11 +28,10 @@ def _rows(drawn: Drawn) -> np.ndarray:
     if drawn.kind == "at most 0":
         return rng.choice([-1.0, -0.0, 0.0], size=(rows, columns)).astype(np.float32)
     x = values("normal" if drawn.kind in ("NaN", "inf", "-inf") else drawn.kind, rng, rows, columns)
-    if drawn.kind in ("NaN", "inf"):  # an inf may stand before a NaN, and two may be a tie
+    if drawn.kind == "NaN":  # an inf may stand before a NaN
         x[rng.random(size=x.shape) < 0.2] = np.inf
-    if drawn.kind == "NaN":  # the first one; then one of a lower thread, and one of the first one's thread
-        first = rng.integers(max(columns - 64, 1), size=(rows, 1)) | 1
-        x[np.arange(rows)[:, None], np.minimum(first + np.array([0, 63, 64]), columns - 1)] = np.nan
+    if drawn.kind in ("NaN", "inf"):
+        x[np.arange(rows)[:, None], _places(rng, rows, columns)] = np.nan if drawn.kind == "NaN" else np.inf
     if drawn.kind == "-inf":
         x[rng.random(size=x.shape) < 0.9] = -np.inf
         x[rng.integers(rows)] = -np.inf
@@ -43,6 +56,10 @@ EXERCISE = Exercise(
     title="The largest element, and where it stands",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 31, 33, 64, 65, 129), beyond=800)},
+    also=(  # all that `_places` tells of, and a row with numbers beside one without
+        *(({"rows": 4, "columns": 200}, kind) for kind in ("NaN", "inf")),
+        ({"rows": 2, "columns": 70}, "-inf"),
+    ),
     kinds=("counting", "normal", "few different", "at most 0", "equal", "NaN", "inf", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(

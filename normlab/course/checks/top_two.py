@@ -14,9 +14,11 @@ def _rows(drawn: Drawn) -> np.ndarray:
     if drawn.kind == "falling":  # the two largest are neighbours, at the row's beginning
         return -values("counting", rng, rows, columns)
     x = values("normal" if drawn.kind == "-inf" else drawn.kind, rng, rows, columns)
-    if drawn.kind == "normal":  # the two largest lie 64 columns apart, if there are so many: one thread meets both
+    if drawn.kind in ("normal", "offset"):  # the two largest lie 64 columns apart, if they can: one thread meets both
         place = int(rng.integers(max(columns - 64, 1)))
         x[:, [place, min(place + 64, columns - 1)]] += 10
+        if drawn.kind == "offset":  # and they are equal
+            x[:, min(place + 64, columns - 1)] = x[:, place]
     if drawn.kind == "-inf":
         x[rng.random(size=x.shape) < 0.9] = -np.inf
         x[rng.integers(rows)] = -np.inf
@@ -39,6 +41,7 @@ EXERCISE = Exercise(
     title="The two largest",
     make=_make,
     sizes={"rows": Size(1, 2), "columns": Size(1, 200, (2, 3, 33, 64, 65, 129), beyond=800)},
+    also=(({"rows": 2, "columns": 70}, "-inf"),),  # a row with numbers beside one without
     kinds=("counting", "normal", "offset", "few different", "falling", "equal", "-inf"),
     example={"rows": 1, "columns": 128},
     hints=(

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import BUSIEST_LOADS, BUSIEST_STORES, Answer, Case, Cost, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, readers
 
 
@@ -28,6 +28,10 @@ EXERCISE = Exercise(
         "When are all four elements there? first + 4 <= n.",
         "Then store_vector(y, first, load_vector(x, first, 4)); else element by element.",
         "for i in range(first, n) is empty for the threads beyond the end, so it needs no guard.",
+    ),
+    # Thread 0 may copy the last elements, at most 3, beside its own 4.
+    costs=tuple(
+        Cost(metric, "let all threads share the work", times=7 / 4) for metric in (BUSIEST_LOADS, BUSIEST_STORES)
     ),
     tutorial=12,
     picture=Picture(
