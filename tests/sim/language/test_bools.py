@@ -41,6 +41,19 @@ def sums(x, m, yes, no, out, either):
     either[i] = m[i] + m[before]
 
 
+@cuda.jit(device=True)
+def both(first, second):
+    return first + second
+
+
+@cuda.jit
+def given_sums(x, out):
+    i = cuda.grid(1)
+    positive = x[i] > 0
+    out[i, 0] = both(x[i] > 0, x[i] >= 0)
+    out[i, 1] = both(positive, second=not x[i] < 0)
+
+
 WORLDS = {
     "simulate": simulate,
     "scheduler": functools.partial(simulate, engine="scheduler"),
@@ -65,4 +78,12 @@ def test_bools_add_up_as_integers(world):
     ]
     assert out.tolist() == np.transpose(wanted).tolist()
     assert either.tolist() == (m | np.roll(m, 1)).tolist()
+    assert not getattr(result, "findings", ())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_comparisons_that_a_device_function_is_given_add_up_as_integers(world):
+    x, out = np.random.default_rng(1).integers(-1, 2, THREADS).astype(np.float32), np.zeros((THREADS, 2), np.int64)
+    result = WORLDS[world](given_sums)[1, THREADS](x, out)
+    assert out.T.tolist() == [((x > 0).astype(int) + (x >= 0)).tolist()] * 2
     assert not getattr(result, "findings", ())
