@@ -239,10 +239,10 @@ class SafeOperators(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """Turn -(a > b) into -np.int64(a > b)."""
+        """Turn -(a > b) into -_simulated_bool(a > b)."""
         # NumPy refuses the minus of a bool; Numba makes an int64 of it.
         if isinstance(node.op, (ast.USub, ast.UAdd)) and is_boolean(node.operand, self._booleans):
-            node.operand = ast.copy_location(_call(_name("int64"), node.operand), node)
+            node.operand = ast.copy_location(_call(_name("bool"), node.operand), node)
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -254,8 +254,8 @@ class SafeOperators(ast.NodeTransformer):
         indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
         booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
         if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-            # NumPy's bools do not add up as integers; with one of them an int64, they do.
-            node.left = ast.copy_location(_call(_name("int64"), node.left), node)
+            # NumPy's bools do not add up as integers; with one of them a `Boolean`, they do.
+            node.left = ast.copy_location(_call(_name("bool"), node.left), node)
         if not indices and _constant_int(node) is None:
             if isinstance(node.op, TYPED):
                 node.left, node.right = self._typed(node.left), self._typed(node.right)
@@ -271,7 +271,7 @@ class SafeOperators(ast.NodeTransformer):
         index = isinstance(node.target, ast.Name) and node.target.id in self._indices
         harmless = _harmless(node.op, None, node.value)
         if not index and isinstance(node.op, TYPED):
-            node.value = self._typed(node.value)
+            node.value = self._typed(node.value, True)
         self.generic_visit(node)
         target = node.target
         if harmless:
