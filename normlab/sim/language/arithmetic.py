@@ -108,6 +108,7 @@ def power(a: Any, b: Any) -> Any:
             return _float_to_integer_power(a, int(b))
     # Numba has no power in half precision.
     a, b = (np.float32(value) if isinstance(value, np.float16) else value for value in (a, b))
+    b = np.int64(b) if isinstance(b, NarrowInteger) else b  # which NumPy's complex numbers leave it to
     return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
 
 
