@@ -122,6 +122,18 @@ class Boolean(_narrow("int8")):  # type: ignore[misc]  # a class made by a funct
         return str(bool(self))
 
 
+FALSE, TRUE = Boolean(False), Boolean(True)
+NUMPY_BOOL = np.bool_
+
+
+def as_boolean(value: Any) -> Any:
+    """Return Python's and NumPy's bools as a `Boolean`, anything else as it is."""
+    kind = type(value)  # comparisons come here all the time: names of this module are faster than isinstance
+    if kind is NUMPY_BOOL or kind is bool:
+        return TRUE if value else FALSE
+    return value
+
+
 def _bitwise_of_bools(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(self: Boolean, other: Any) -> Any:
         result = operation(np.int64(self), other)

@@ -23,7 +23,7 @@ import numpy as np
 from normlab.sim.language.arithmetic import OPERATORS, int64s
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
-from normlab.sim.language.integers import BOOLS, Boolean, adopt_scalar
+from normlab.sim.language.integers import adopt_scalar, as_boolean
 from normlab.sim.language.source import definitions_in, first_line, functions_in, parsing, source_of
 from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
@@ -48,11 +48,6 @@ def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None
 
 def _bit_count(value: Any) -> Any:
     return popc(value) if isinstance(value, (int, np.integer)) else value.bit_count()
-
-
-def as_boolean(value: Any) -> Any:
-    """Return Python's and NumPy's bools as a `Boolean`, anything else as it is."""
-    return Boolean(value) if isinstance(value, BOOLS) else value
 
 
 OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {

@@ -14,9 +14,18 @@ import numpy as np
 from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_complex, to_float, to_int
 from normlab.sim.language.functions import CMATH, HALF, MATH, Namespace, TypedUfunc, brev, clz, ffs, fma, popc
 from normlab.sim.language.half import BF16, FP16
-from normlab.sim.language.integers import BOOLS, INTEGER_CASTS, NARROW, TYPES, Boolean, IntegerCast, Unsigned64
+from normlab.sim.language.integers import (
+    BOOLS,
+    INTEGER_CASTS,
+    NARROW,
+    TYPES,
+    Boolean,
+    IntegerCast,
+    Unsigned64,
+    as_boolean,
+)
 from normlab.sim.language.libdevice import LIBDEVICE
-from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX, as_boolean
+from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
