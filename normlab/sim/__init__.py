@@ -28,7 +28,6 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
   device function stay Python ints there, and a float32 that they meet stays float32, where Numba computes in float64.
   A complex literal takes the width of what it meets. With the check all these are Numba's (`language/variables.py`),
   except in a device function that one kernel calls with several types, and for the entries of tuples.
-- Two comparisons given to a device function as arguments add up there as bools.
 - A product and a sum are rounded apart, where NVVM may make them one fused multiply-add. `fastmath` changes nothing.
 - An `assert` or `raise` ends the launch; on a GPU without `debug=True` the thread just returns, without a word.
 - Indices have 64 bits, not 32, for the bit functions.

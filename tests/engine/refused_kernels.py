@@ -381,3 +381,11 @@ def warp_barrier_by_a_text(x):
 def grid_of_a_variable(x, n):
     i = cuda.grid(n)  # refused: cuda.grid takes the number 1, 2 or 3 itself
     x[0] = i
+
+
+def flat_by_ravel(a, x):
+    x[0] = a.ravel()[1]  # refused: a method that may make a new array
+
+
+def an_ellipsis_alone(x):
+    x[0] = float32(x[...][1])  # refused: alone does not compile: write x

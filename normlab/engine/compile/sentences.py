@@ -133,12 +133,17 @@ MESSAGES: tuple[tuple[str, str], ...] = (
     (r"of type \w+ is not aligned", "a field of the record is not aligned: make its dtype with align=True"),
     (r"set_try_status|exception_match", "a kernel cannot catch exceptions: no try, except or finally runs on a GPU"),
     (r"printing unimplemented for values of type array", "print takes numbers and texts, and no array: print elements"),
+    (
+        r"Only accept returning of array[\s\S]*During: lowering",
+        "a method that may make a new array does not compile: in place of ravel() write reshape(size)",
+    ),
     (r"Only accept returning of array", "a device function cannot return an array that it did not get"),
     (
         r"Signature mismatch: (\d+) argument types given, but function takes (\d+)",
         r"a launch gives each of its \2 parameters a value, also *args, **kwargs and those with defaults: it gave \1",
     ),
     (r"Unknown attribute '\w+' of type list", "a kernel cannot grow a list: use cuda.local.array for several values"),
+    (r"No definition for lowering <built-in function getitem>\(Array", "x[...] alone does not compile: write x"),
     (r"No definition for lowering array\.(\w+)", r"there is no array.\1 on a GPU"),
     (r"name '(\w+)' is not defined|undefined variable '(\w+)'", r"the name \1\2 is defined nowhere"),
 )

@@ -96,17 +96,19 @@ def power(a: Any, b: Any) -> Any:
         a = np.int64(a)
     if isinstance(b, (int, np.integer)):
         if isinstance(a, (int, np.integer)):
+            kind = INTEGER_CASTS["uint64" if is_unsigned(a) and is_unsigned(b) else "int64"]
             if int(b) < 0:
-                return _integer_to_negative_power(a, int(b))
-            # The third argument of `pow` wraps at 64 bits on the way: an exact power of two int64 may fit no memory.
-            return INTEGER_CASTS["uint64" if is_unsigned(a) and is_unsigned(b) else "int64"](
-                pow(int(a), int(b), 1 << 64)
-            )
+                return _integer_to_negative_power(kind(a), int(b))
+            if int(b) > MOST_MULTIPLICATIONS:
+                return kind(np.float64(kind(a)) ** np.float64(b))
+            # The third argument of `pow` wraps at 64 bits on the way.
+            return kind(pow(int(a), int(b), 1 << 64))
         # NumPy's power would round once; a chain of multiplications rounds at each step, and the last bits differ.
         if isinstance(a, (float, np.floating)) and abs(int(b)) <= MOST_MULTIPLICATIONS:
             return _float_to_integer_power(a, int(b))
     # Numba has no power in half precision.
     a, b = (np.float32(value) if isinstance(value, np.float16) else value for value in (a, b))
+    b = np.int64(b) if isinstance(b, NarrowInteger) else b  # which NumPy's complex numbers leave it to
     return _typed(float(a) if isinstance(a, np.integer) else a) ** _typed(b)
 
 
@@ -115,11 +117,10 @@ MOST_MULTIPLICATIONS = 0x10000  # beyond that Numba calls pow
 
 def _integer_to_negative_power(a: Any, b: int) -> Any:
     """Return an integer, as Numba does: 0 except for 1 and -1, and the smallest int64's bits for 0."""
-    kind = INTEGER_CASTS["uint64" if is_unsigned(a) else "int64"]
     if a == 0:
-        return kind(1 << 63)
+        return np.int64(-1 << 63)
     # Integer division of 1 by a larger number is 0. Only 1 and -1 have an integer for a reciprocal.
-    return kind(int(a) ** -b if abs(int(a)) == 1 else 0)
+    return np.int64(int(a) ** (b & 1) if abs(int(a)) == 1 else 0)
 
 
 def _float_to_integer_power(a: Any, b: int) -> Any:
@@ -146,15 +147,18 @@ def _bitwise(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return compute
 
 
+SHIFT_BITS = 0xFFFFFFFF  # PTX's shl and shr take the low 32 bits of a count, and shift out all bits from 64 on
+
+
 def shift_left(a: Any, b: Any) -> Any:
     """Return `a << b` in the type of `a`."""
     # NumPy would unite the types of both operands: `uint32 << int64` would widen to int64 before it shifts.
-    return (np.int64(a) if isinstance(a, int) else a) << int(b)
+    return (np.int64(a) if isinstance(a, int) else a) << (int(b) & SHIFT_BITS)
 
 
 def shift_right(a: Any, b: Any) -> Any:
     """Return `a >> b` in the type of `a`."""
-    return a >> int(b)
+    return a >> (int(b) & SHIFT_BITS)
 
 
 # The AST class of an operator → the function that stands in for it.
@@ -180,18 +184,28 @@ def to_float(value: Any = 0) -> Any:
     return value if isinstance(value, (np.floating, ml_dtypes.bfloat16)) else np.float64(value)
 
 
+def to_complex(real: Any = 0, imaginary: Any = None) -> Any:
+    """Return `complex(real, imaginary)`: a complex number as it is, of float32s a complex64, else a complex128."""
+    parts = (real,) if imaginary is None else (real, imaginary)
+    if isinstance(real, (complex, np.complexfloating)):
+        return real if imaginary is None else np.complex128(complex(*parts))
+    kind = np.complex64 if all(type(part) is np.float32 for part in parts) else np.complex128
+    return kind(complex(*parts))
+
+
 def to_nearest(value: Any, digits: int | None = None) -> Any:
-    """Return `round(value)`: an int, or with `digits` a float."""
+    """Return `round(value)`: an int, or with `digits` a float, of an integer a float64."""
     if digits is None:
         # rint rounds halves to even, as Python's round and as PTX's cvt.rni do.
         return INTEGER_CASTS["int64"](np.rint(value))
     scale = np.float64(10) ** abs(int(digits))
     scaled = np.float64(value) * scale if digits >= 0 else np.float64(value) / scale
+    kind = type(value) if isinstance(value, (float, np.floating)) else np.float64
     # The scaled value has overflowed (or was no number before): there are no digits to round away.
     if not np.isfinite(scaled):
-        return value
-    whole = np.rint(scaled) + 0.0  # never -0.0: Numba rounds to an integer
-    return type(value)(whole / scale if digits >= 0 else whole * scale)
+        return kind(value)
+    whole = np.float64(to_nearest(scaled))  # Numba rounds to an int64: never to -0.0, and what is too large saturates
+    return kind(whole / scale if digits >= 0 else whole * scale)
 
 
 def int64s(indices: Any) -> Any:
@@ -205,19 +219,28 @@ def to_int(value: Any = 0) -> Any:
 
 
 def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], negative_zero: bool) -> Callable[..., Any]:
-    """Return `max` or `min`: of floats as fmax and fmin, so a NaN is ignored, -0.0 < 0.0 and the wider type wins."""
+    """Return `max` or `min`: of two floats as fmax and fmin, so a NaN is ignored and -0.0 < 0.0; the wider type wins.
 
-    def of_two(a: Any, b: Any) -> Any:
+    An integer with a float, and three values, are compared one after another as in Python: the second only wins if it
+    is beyond the first, so a NaN that comes first stays.
+    """
+
+    def one_after_another(a: Any, b: Any) -> Any:
         if type(a) is int and type(b) is int:  # as the rest would, but indices are compared all the time
             return builtin(a, b)
-        if not isinstance(a, (float, np.floating)) and not isinstance(b, (float, np.floating)):
+        if not isinstance(a, FLOATS) and not isinstance(b, FLOATS):
             if is_unsigned(a) == is_unsigned(b):
                 return builtin(a, b)
             if not meet_in_float(a, b):
                 return INTEGER_CASTS["int64"](builtin(a, b))
             a, b = np.float64(a), np.float64(b)
-        a, b = _typed(a), _typed(b)
-        kind = np.result_type(type(a), type(b)).type
+        a, b = _typed(_met(a, b)), _typed(_met(b, a))
+        return np.result_type(type(a), type(b)).type(b if beyond(b, a) else a)
+
+    def of_two(a: Any, b: Any) -> Any:
+        if not isinstance(a, FLOATS) or not isinstance(b, FLOATS):
+            return one_after_another(a, b)
+        kind = np.result_type(type(_typed(a)), type(_typed(b))).type
         if a == b:
             return kind(a if np.signbit(a) == negative_zero else b)
         return kind(a if beyond(a, b) or b != b else b)
@@ -225,7 +248,7 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
     def compute(*values: Any, **options: Any) -> Any:
         if len(values) == 2 and not options:
             return of_two(*values)
-        return builtin(*values, **options) if len(values) == 1 or options else reduce(of_two, values)
+        return builtin(*values, **options) if len(values) == 1 or options else reduce(one_after_another, values)
 
     return compute
 
@@ -251,6 +274,7 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "max": _extreme(max, operator.gt, False),
     "min": _extreme(min, operator.lt, True),
     "bool": np.bool_,
+    "complex": to_complex,
     "round": to_nearest,
     "pow": power,
     "divmod": divide_with_remainder,

@@ -15,7 +15,14 @@ import numpy as np
 
 from normlab.sim.language.arithmetic import power
 from normlab.sim.language.fused import fma64, narrow_fma
-from normlab.sim.language.integers import INTEGER_CASTS, NarrowInteger
+from normlab.sim.language.integers import (
+    BOOLS,
+    INTEGER_CASTS,
+    Boolean,
+    NarrowInteger,
+    Unsigned64,
+    adopt_scalar,
+)
 
 # --- math ------------------------------------------------------------------------------------------------------------
 
@@ -112,6 +119,109 @@ def _remainder(x: Any, y: Any) -> Any:
     if not np.isfinite(x) or np.isnan(y) or y == 0:
         return kind(math.nan)
     return kind(math.remainder(float(x), float(y)))
+
+
+def _predicate(function: Callable[[Any], Any]) -> Callable[[Any], Boolean]:
+    return lambda value: Boolean(function(value))
+
+
+MATH |= {name: _predicate(MATH[name]) for name in ("isnan", "isinf", "isfinite")}
+
+
+# --- cmath -----------------------------------------------------------------------------------------------------------
+
+_COMPLEX_NAMES = {name: name for name in ("cos", "cosh", "log10", "sin", "sinh", "sqrt", "tan", "tanh")}
+_COMPLEX_NAMES |= {f"a{name}": f"arc{name}" for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")}
+
+
+def _complex(value: Any) -> Any:
+    """Return a number as the complex one that Numba makes of it; one of Python takes the width of what it meets."""
+    if isinstance(value, (complex, np.complex64)):
+        return value
+    small = isinstance(value, (np.float32, np.float16, *BOOLS)) or getattr(value, "bits", 64) < 32
+    return np.complex64(value) if small else np.complex128(value)
+
+
+def _typed(value: Any) -> Any:
+    return np.complex128(value) if type(value) is complex else value
+
+
+def _complex_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*values: Any) -> Any:
+        given = [_complex(value) for value in values]
+        result = function(*map(_typed, given))
+        return complex(result) if any(type(value) is complex for value in given) else result
+
+    return compute
+
+
+def _exponential(z: Any) -> Any:
+    if not np.isfinite(z):
+        return np.exp(z)
+    size = np.exp(z.real)  # where it overflows, a part that is 0 becomes NaN, as in Numba's formula
+    return type(z)(complex(size * np.cos(z.imag), size * np.sin(z.imag)))
+
+
+def _phase(z: Any) -> Any:
+    return np.arctan2(z.imag, z.real)
+
+
+def _log(z: Any, base: Any = None) -> Any:
+    return np.log(z) if base is None else np.log(z) / np.log(base)
+
+
+# NumPy's functions have the width of their argument and never raise, where Python's cmath.log(0) does.
+CMATH: dict[str, Any] = {
+    name: _complex_function(getattr(np, numpy_name)) for name, numpy_name in _COMPLEX_NAMES.items()
+}
+CMATH |= {name: _predicate(getattr(np, name)) for name in ("isnan", "isinf", "isfinite")}
+CMATH |= {
+    "exp": _complex_function(_exponential),
+    "log": _complex_function(_log),
+    "phase": _phase,
+    "polar": lambda z: (np.hypot(z.real, z.imag), _phase(z)),
+    "rect": lambda r, phi: _complex(r) * np.exp(_complex(phi) * 1j),
+}
+
+
+# --- NumPy's own functions -------------------------------------------------------------------------------------------
+
+
+class TypedUfunc:
+    """A ufunc of NumPy that a kernel names: it takes and gives integers and bools in their own width, as Numba's do."""
+
+    def __init__(self, ufunc: np.ufunc):
+        """Compute `ufunc`."""
+        self.ufunc = ufunc
+
+    def __call__(self, *values: Any, **options: Any) -> Any:
+        """Return the ufunc of scalars as the device's value; an integer that meets a float takes the float's type."""
+        if options or not all(isinstance(value, (int, float, complex, np.generic)) for value in values):
+            return self.ufunc(*values, **options)  # of arrays
+        given = [_of_numpy(value) for value in values]
+        inexact = [value.dtype for value in given if value.dtype.kind in "fc"]
+        if inexact:
+            kind = np.result_type(*inexact).type
+            given = [kind(value) if value.dtype.kind in "iu" else value for value in given]
+        result = self.ufunc(*given)
+        if not inexact and getattr(result, "dtype", None) == np.float16:  # NumPy's of 8 bits; Numba has no such ufunc
+            result = self.ufunc(*map(np.float32, given))
+        return tuple(map(adopt_scalar, result)) if isinstance(result, tuple) else adopt_scalar(result)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the ufunc's own attribute."""
+        return getattr(self.ufunc, name)
+
+
+def _of_numpy(value: Any) -> Any:
+    """Return a scalar of a kernel as NumPy's scalar of the same type."""
+    if isinstance(value, BOOLS):
+        return np.bool_(value)
+    if isinstance(value, NarrowInteger):
+        return np.dtype(type(value).__name__).type(value)
+    if isinstance(value, Unsigned64):
+        return np.uint64(value)
+    return value if isinstance(value, np.generic) else np.asarray(value)[()]
 
 
 # --- fused multiply-add ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from normlab.sim.language.arithmetic import BUILTINS
 from normlab.sim.language.directed import DOWN, UP, ZERO, from_integer, narrowed
 from normlab.sim.language.functions import MATH, Namespace
 from normlab.sim.language.fused import narrow_fma
-from normlab.sim.language.integers import INTEGER_CASTS, IntegerCast
+from normlab.sim.language.integers import INTEGER_CASTS, Boolean, IntegerCast
 from normlab.sim.language.libdevice import ARITHMETIC, REAL, ROUNDINGS, typed
 
 Function = Callable[..., Any]
@@ -56,12 +56,12 @@ def _functions(kind: Any, wide: Any, nearest: Function, name: str) -> dict[str, 
     table["hfma_relu"] = lambda x, y, z: _not_negative(fma(x, y, z))
     for each in ("eq", "ge", "gt", "le", "lt"):
         compare = getattr(operator, each)
-        table[f"h{each}"] = typed(compare, kind, np.bool_)
+        table[f"h{each}"] = typed(compare, kind, Boolean)
         # unordered: true if one is NaN
-        table[f"h{each}u"] = typed(lambda x, y, compare=compare: compare(x, y) or x != x or y != y, kind, np.bool_)
-    table["hne"] = typed(lambda x, y: x < y or x > y, kind, np.bool_)  # ordered: false for a NaN, unlike x != y
-    table["hneu"] = typed(operator.ne, kind, np.bool_)
-    table["hisnan"] = typed(np.isnan, kind, np.bool_)
+        table[f"h{each}u"] = typed(lambda x, y, compare=compare: compare(x, y) or x != x or y != y, kind, Boolean)
+    table["hne"] = typed(lambda x, y: x < y or x > y, kind, Boolean)  # ordered: false for a NaN, unlike x != y
+    table["hneu"] = typed(operator.ne, kind, Boolean)
+    table["hisnan"] = typed(np.isnan, kind, Boolean)
     table["hisinf"] = typed(lambda x: np.isinf(x) and np.sign(x), kind, INTEGER_CASTS["int32"])
     table |= _conversions(kind, nearest, name)
     return table | {f"__{each}": function for each, function in table.items()}

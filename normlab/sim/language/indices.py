@@ -119,10 +119,12 @@ def boolean_names(function: ast.AST) -> set[str]:
 
 
 def is_boolean(node: ast.expr, names: set[str]) -> bool:
-    """Return whether `node` is a comparison, or made of some."""
+    """Return whether `node` is, or may be, a comparison or made of some."""
     match node:
         case ast.Compare() | ast.UnaryOp(ast.Not()) | ast.Constant(bool()):
             return True
+        case ast.IfExp(_, chosen, other):
+            return is_boolean(chosen, names) or is_boolean(other, names)
         case ast.BoolOp(_, values):
             return any(is_boolean(value, names) for value in values)
         case ast.BinOp(left, ast.BitAnd() | ast.BitOr() | ast.BitXor(), right):

@@ -96,16 +96,17 @@ for _kind in NARROW.values():
     if _kind.unsigned:
         _kind.meets = dict.fromkeys([*(kind for kind in NARROW.values() if kind.unsigned), np.uint64], np.uint64)
 # With a float32 Numba computes these in float32, an int8 with a float16 in float16; other integers make it float64.
+SINGLE: dict[type, Callable[[Any], Any]] = {np.float32: np.float32, np.complex64: np.complex64}
 for _name in ("int8", "int16", "uint8"):
     _kind = NARROW[np.dtype(_name)]
-    _kind.meets = _kind.meets | {np.float32: np.float32, np.float16: np.float16 if _name == "int8" else np.float32}
+    _kind.meets = _kind.meets | SINGLE | {np.float16: np.float16 if _name == "int8" else np.float32}
 
 
 class Boolean(_narrow("int8")):  # type: ignore[misc]  # a class made by a function
     """A bool out of an array or an argument: an int64 in arithmetic, and a bool still in ~, &, | and ^ with another."""
 
     # Every number is wider: with a float the result has the float's type.
-    meets: ClassVar[dict[type, Callable[[Any], Any]]] = {np.float32: np.float32, np.float16: np.float16}
+    meets: ClassVar[dict[type, Callable[[Any], Any]]] = SINGLE | {np.float16: np.float16}
     __neg__ = np.int64.__neg__
 
     def __invert__(self) -> Any:
@@ -119,6 +120,18 @@ class Boolean(_narrow("int8")):  # type: ignore[misc]  # a class made by a funct
     def __str__(self) -> str:
         """Print as Python's."""
         return str(bool(self))
+
+
+FALSE, TRUE = Boolean(False), Boolean(True)
+NUMPY_BOOL = np.bool_
+
+
+def as_boolean(value: Any) -> Any:
+    """Return Python's and NumPy's bools as a `Boolean`, anything else as it is."""
+    kind = type(value)  # comparisons come here all the time: names of this module are faster than isinstance
+    if kind is NUMPY_BOOL or kind is bool:
+        return TRUE if value else FALSE
+    return value
 
 
 def _bitwise_of_bools(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -23,7 +23,7 @@ import numpy as np
 from normlab.sim.language.arithmetic import OPERATORS, int64s
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
-from normlab.sim.language.integers import BOOLS, Boolean, adopt_scalar
+from normlab.sim.language.integers import adopt_scalar, as_boolean
 from normlab.sim.language.source import definitions_in, first_line, functions_in, parsing, source_of
 from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
@@ -40,7 +40,6 @@ FOLDED: dict[type[ast.operator], Any] = {
     ast.Pow: operator.pow,
     ast.LShift: operator.lshift,
 }
-LARGEST_INT64 = (1 << 63) - 1
 
 
 def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None:
@@ -49,11 +48,6 @@ def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None
 
 def _bit_count(value: Any) -> Any:
     return popc(value) if isinstance(value, (int, np.integer)) else value.bit_count()
-
-
-def as_boolean(value: Any) -> Any:
-    """Return Python's and NumPy's bools as a `Boolean`, anything else as it is."""
-    return Boolean(value) if isinstance(value, BOOLS) else value
 
 
 OPERATOR_GLOBALS = {PREFIX + name: function for name, function in OPERATORS.items()} | {
@@ -218,8 +212,7 @@ class SafeOperators(ast.NodeTransformer):
         if leaves and is_boolean(node, self._booleans):
             return ast.copy_location(_call(_name("bool"), node), node)
         # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
-        value = _constant_int(node)
-        if value is not None:
+        if (value := _constant_int(node)) is not None:
             return ast.copy_location(ast.Constant(cast(Any, frozenset((INT_MARK, value)))), node)
         if not is_index(node, self._indices):
             return node
@@ -241,11 +234,10 @@ class SafeOperators(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        """Turn -(a > b) into -np.int64(a > b)."""
+        """Turn -(a > b) into -_simulated_bool(a > b)."""
         # NumPy refuses the minus of a bool; Numba makes an int64 of it.
         if isinstance(node.op, (ast.USub, ast.UAdd)) and is_boolean(node.operand, self._booleans):
-            node.operand = _call(_name("int64"), node.operand)
-            ast.copy_location(node.operand, node)
+            node.operand = ast.copy_location(_call(_name("bool"), node.operand), node)
         return self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
@@ -257,8 +249,8 @@ class SafeOperators(ast.NodeTransformer):
         indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
         booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
         if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-            # NumPy's bools do not add up as integers; with one of them an int64, they do.
-            node.left = ast.copy_location(_call(_name("int64"), node.left), node)
+            # NumPy's bools do not add up as integers; with one of them a `Boolean`, they do.
+            node.left = ast.copy_location(_call(_name("bool"), node.left), node)
         if not indices and _constant_int(node) is None:
             if isinstance(node.op, TYPED):
                 node.left, node.right = self._typed(node.left), self._typed(node.right)
@@ -274,7 +266,7 @@ class SafeOperators(ast.NodeTransformer):
         index = isinstance(node.target, ast.Name) and node.target.id in self._indices
         harmless = _harmless(node.op, None, node.value)
         if not index and isinstance(node.op, TYPED):
-            node.value = self._typed(node.value)
+            node.value = self._typed(node.value, True)
         self.generic_visit(node)
         target = node.target
         if harmless:
@@ -291,13 +283,20 @@ class SafeOperators(ast.NodeTransformer):
             return ast.copy_location(ast.Expr(update), node)
         return node
 
+    def _given(self, argument: ast.expr, in_index: bool) -> ast.expr:
+        """Visit an argument; a device function may add up the comparisons that it is given."""
+        visited = self._visit_with(in_index, argument)
+        boolean = is_boolean(argument, self._booleans)
+        return ast.copy_location(_call(_name("bool"), visited), argument) if boolean else visited
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Turn n.bit_count() into popc(n), because Python and NumPy count the bits of |n|."""
         # The bounds of range are indices: an np.int64 there would make every counter one, and slow.
         of_range = isinstance(node.func, ast.Name) and node.func.id == "range"
         node.func = self._visit_with(False, node.func)
-        node.args = [self._visit_with(of_range, argument) for argument in node.args]
-        node.keywords = [self._visit_with(False, keyword) for keyword in node.keywords]
+        node.args = [self._given(argument, of_range) for argument in node.args]
+        for keyword in node.keywords:
+            keyword.value = self._given(keyword.value, False)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "bit_count" and not node.args:
             return ast.copy_location(_call(_name("bit_count"), node.func.value), node)
         return node
@@ -345,22 +344,23 @@ def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -
             return type(operation).__name__ not in OPERATORS
 
 
-def _constant_int(node: ast.expr | None) -> int | None:
-    """Return the value of an integer that Python itself computes from literals, such as -1 or 2**62, else None."""
+def _constant_int(node: ast.expr | None, whole: bool = True) -> int | None:
+    """Return the value of an integer that Python itself computes from literals, such as -1 or 2**64 - 1, else None.
+
+    A part of it, which is not the `whole`, may have any size: no integer of the device holds 2**64.
+    """
+    value = None
     match node:
-        case ast.Constant(value):
-            return value if type(value) is int and value < 1 << 64 else None
-        case ast.UnaryOp(ast.USub(), operand):
-            value = _constant_int(operand)
-            return -value if value is not None and value <= 1 << 63 else None
+        case ast.Constant(constant) if type(constant) is int:
+            value = constant
+        case ast.UnaryOp(ast.USub(), operand) if (part := _constant_int(operand, False)) is not None:
+            value = -part
         case ast.BinOp(left, operation, right) if type(operation) in FOLDED:
-            one, other = _constant_int(left), _constant_int(right)
-            # A shift or a power of 64 and more leaves 64 bits, and 2**10**9 would be an int of a billion bits.
-            if one is None or other is None or (isinstance(operation, (ast.Pow, ast.LShift)) and not 0 <= other < 64):
-                return None
-            folded = FOLDED[type(operation)](one, other)
-            return folded if -(1 << 63) <= folded < 1 << 64 else None
-    return None
+            one, other = _constant_int(left, False), _constant_int(right, False)
+            # Python folds up to 128 bits, and 2**10**9 would be an int of a billion bits.
+            large = isinstance(operation, (ast.Pow, ast.LShift)) and not 0 <= (other or 0) <= 64
+            value = None if one is None or other is None or large else FOLDED[type(operation)](one, other)
+    return value if value is None or not whole or -(1 << 63) <= value < 1 << 64 else None
 
 
 def _folded(base: ast.expr, exponent: ast.expr) -> bool:
@@ -374,7 +374,7 @@ def _folded(base: ast.expr, exponent: ast.expr) -> bool:
 def _literal(node: ast.expr | None, kind: type) -> bool:
     """Return whether `node` is a literal of `kind`; an int must fit into an int64."""
     value = node.value if isinstance(node, ast.Constant) else None
-    return type(value) is kind and not (isinstance(value, int) and value > LARGEST_INT64)
+    return type(value) is kind and not (isinstance(value, int) and value >= 1 << 63)
 
 
 def _with_typed_numbers(code: CodeType) -> CodeType:

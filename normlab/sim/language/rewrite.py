@@ -6,13 +6,14 @@
 - `cuda` is the simulated namespace (`machine/api.py`);
 - a kernel or device function compiled by Numba is its own Python function, rewritten in the same way;
 - a type of Numba is a cast to this type;
-- `math` has functions that return NaN or infinity where Python's would raise.
+- `math` and `cmath` have functions that return NaN or infinity where Python's would raise.
 
 The original function is not changed. Numba is not imported: its objects are recognised by the names of their modules
 and by their attributes.
 """
 
 import builtins
+import cmath
 import math
 from functools import partial
 from types import CellType, CodeType, FunctionType, ModuleType
@@ -22,7 +23,7 @@ import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS
 from normlab.sim.language.arrays import adopt
-from normlab.sim.language.functions import MATH, Namespace
+from normlab.sim.language.functions import CMATH, MATH, Namespace, TypedUfunc
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
 from normlab.sim.language.overloads import Overloads
@@ -39,6 +40,12 @@ SIMULATED_BUILTINS = vars(builtins) | BUILTINS
 SIMULATED_MATH = Namespace(
     "math", {name: np.float64(getattr(math, name)) for name in ("pi", "e", "tau", "inf", "nan")} | MATH
 )
+
+SIMULATED_CMATH = Namespace(
+    "cmath",
+    {name: adopt_scalar(getattr(cmath, name)) for name in ("pi", "e", "tau", "inf", "nan", "infj", "nanj")} | CMATH,
+)
+SIMULATED_MODULES = {"math": SIMULATED_MATH, "cmath": SIMULATED_CMATH}
 
 _twins: dict[int, tuple[Any, Any, bool]] = {}  # id of an original → original, twin, of_launch
 
@@ -127,14 +134,16 @@ class Rewriter:
             return adopt(value) if isinstance(value, np.ndarray) else adopt_scalar(value)
         if isinstance(value, type) and issubclass(value, np.integer):
             return INTEGER_CASTS[np.dtype(value).name]
+        if isinstance(value, np.ufunc):
+            return TypedUfunc(value)
         # A type that the simulator does not know is left as it is; the error then comes where the kernel uses it.
         if is_numba_type(value):
             return TYPES.get(str(value), VECTOR_TYPES.get(getattr(value, "name", ""), value))
         module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
         # Functions imported by name, such as `from math import sqrt`, are known by the module that they name.
         if isinstance(module, str) and isinstance(name, str):
-            if module == "math":
-                return getattr(SIMULATED_MATH, name)
+            if module in SIMULATED_MODULES:
+                return getattr(SIMULATED_MODULES[module], name)
             if cuda_path(module) is not None:
                 return self._member_of_cuda(module, name)
         if isinstance(value, FunctionType):
@@ -152,7 +161,7 @@ class Rewriter:
             return self._cuda
         if path in ("cg", "fp16", "libdevice", "types", "vector"):
             return getattr(self._cuda, path)
-        return SIMULATED_MATH if module is math else ModuleInKernel(module, self)
+        return SIMULATED_MODULES.get(module.__name__) or ModuleInKernel(module, self)
 
     def _member_of_cuda(self, module: str, name: str) -> Any:
         """Return the simulated counterpart of an object imported by name, as in `from numba.cuda import threadIdx`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from normlab.sim.language.integers import INTEGER_CASTS, TYPES
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES, Boolean
 from normlab.sim.language.source import first_line
 
 CAST = "_simulated_as_"  # the kernel's globals: _simulated_as_float64 and others
@@ -51,6 +51,8 @@ def place_of(code: Any) -> Place:
 
 def holder_of(name: str) -> Any:
     """Return the class of the values that have the type of Numba with this name."""
+    if name == "bool":
+        return Boolean
     return INTEGER_CASTS[name].holder if name in INTEGER_CASTS else TYPES[name]
 
 
@@ -60,6 +62,9 @@ def _cast_to(name: str) -> Callable[[Any], Any]:
 
     def cast(value: Any) -> Any:
         return value if type(value) is holder else kind(value)
+
+    if holder is Boolean:  # NumPy's bool would not add up as an integer
+        return lambda value: Boolean(kind(value))
 
     return cast
 

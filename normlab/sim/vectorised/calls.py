@@ -188,7 +188,12 @@ def _of_scalars(site: Site, function: Any, given: list) -> Any:
     cast = isinstance(function, functions.IntegerCast) or (
         isinstance(function, type) and issubclass(function, np.generic)
     )
-    if cast or id(function) in functions.PURE or isinstance(function, np.ufunc) or function in (range, tuple):
+    if (
+        cast
+        or id(function) in functions.PURE
+        or isinstance(function, functions.TypedUfunc)
+        or function in (range, tuple)
+    ):
         return function(*given)
     raise NotVectorisedError(f"of a call of {ast.unparse(site.node.func)}")
 

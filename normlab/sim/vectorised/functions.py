@@ -3,7 +3,6 @@
 A function without a row here runs lane by lane.
 """
 
-import cmath
 import math
 from collections.abc import Callable
 from functools import partial
@@ -12,12 +11,21 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_float, to_int
-from normlab.sim.language.functions import HALF, MATH, Namespace, brev, clz, ffs, fma, popc
+from normlab.sim.language.arithmetic import BUILTINS, OPERATORS, to_complex, to_float, to_int
+from normlab.sim.language.functions import CMATH, HALF, MATH, Namespace, TypedUfunc, brev, clz, ffs, fma, popc
 from normlab.sim.language.half import BF16, FP16
-from normlab.sim.language.integers import BOOLS, INTEGER_CASTS, NARROW, TYPES, Boolean, IntegerCast, Unsigned64
+from normlab.sim.language.integers import (
+    BOOLS,
+    INTEGER_CASTS,
+    NARROW,
+    TYPES,
+    Boolean,
+    IntegerCast,
+    Unsigned64,
+    as_boolean,
+)
 from normlab.sim.language.libdevice import LIBDEVICE
-from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX, as_boolean
+from normlab.sim.language.operators import OPERATOR_GLOBALS, PREFIX
 from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES, holder_of
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
@@ -48,7 +56,7 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
         if type(value) is not Vector or not trusted(function, kind):
             return lane_by_lane(scalar, (value,), width)
         data = function(value.data)
-        return Vector(np.bool_ if data.dtype == np.bool_ else kind, data)
+        return _as_boolean(Vector(np.bool_, data), width) if data.dtype == np.bool_ else Vector(kind, data)
 
     return compute
 
@@ -106,21 +114,23 @@ def _complex(*given: Any) -> Any:
     *parts, width = given
     kinds = [part.kind if type(part) is Vector else type(part) for part in parts]
     if len(parts) != 2 or any(kind not in (np.float32, np.float64) for kind in kinds):
-        return lane_by_lane(complex, tuple(parts), width)
-    data = np.empty(width, np.complex128)
+        return lane_by_lane(to_complex, tuple(parts), width)
+    kind = np.complex64 if kinds == [np.float32, np.float32] else np.complex128
+    data = np.empty(width, kind)
     data.real, data.imag = (part.data if type(part) is Vector else part for part in parts)
-    return Vector(complex, data)
+    return Vector(kind, data)
 
 
-def _ufunc(function: np.ufunc, arguments: tuple, width: int) -> Any:
+def _ufunc(function: TypedUfunc, arguments: tuple, width: int) -> Any:
     """Return a function of NumPy's own."""
+    ufunc = function.ufunc
     kinds = {kind_of(argument) for argument in arguments}
     (kind,) = kinds if len(kinds) == 1 else (None,)
-    whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
-    if not whole or not trusted(function, kind, count=len(arguments)):
+    whole = kind in (np.float32, np.float64, *COMPLEX) and ufunc.nout == 1
+    if not whole or not trusted(ufunc, kind, count=len(arguments)):
         return lane_by_lane(function, arguments, width)
-    data = function(*(one.data if type(one) is Vector else one for one in arguments))
-    return Vector(data.dtype.type, data)
+    data = ufunc(*(one.data if type(one) is Vector else one for one in arguments))
+    return _as_boolean(Vector(data.dtype.type, data), width)
 
 
 def _popc(value: Any, width: int) -> Any:
@@ -137,6 +147,8 @@ def _popc(value: Any, width: int) -> Any:
 def _to_variable_type(name: str) -> Callable:
     """Return what gives all lanes the type that the compiler has told of a variable (language/variables.py)."""
     kind, holder = TYPES[name], holder_of(name)
+    if holder is Boolean:
+        return lambda value, width: _as_boolean(call(kind, (value,), width), width)
     return lambda value, width: value if value.kind is holder else call(kind, (value,), width)
 
 
@@ -169,7 +181,7 @@ VECTORISED: dict[int, Callable] = {
     id(to_int): _to_int,
     id(popc): _popc,
     id(abs): _abs,
-    id(complex): _complex,
+    id(to_complex): _complex,
     id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
     id(as_boolean): _as_boolean,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
@@ -195,8 +207,8 @@ PURE = {
         *_members(LIBDEVICE),
         *_members(FP16),
         *_members(BF16),
-        *(function for function in vars(cmath).values() if callable(function)),
-        *(as_boolean, brev, clz, ffs, fma, popc, abs, complex, math.gcd, OPERATOR_GLOBALS[PREFIX + "bit_count"]),
+        *CMATH.values(),
+        *(as_boolean, brev, clz, ffs, fma, popc, abs, to_complex, math.gcd, OPERATOR_GLOBALS[PREFIX + "bit_count"]),
         *CAST_GLOBALS.values(),
     )
 }
@@ -219,7 +231,7 @@ def call(function: Any, arguments: tuple, width: int) -> Any:
         return to_integer(function, _single(arguments), width)
     if isinstance(function, type) and issubclass(function, np.generic):
         return to_scalar_type(function, _single(arguments), width)
-    if isinstance(function, np.ufunc):
+    if isinstance(function, TypedUfunc):
         return _ufunc(function, arguments, width)
     if id(function) in PURE:
         return lane_by_lane(function, arguments, width)

@@ -1,5 +1,6 @@
 """Arithmetic is the device's: types of literals, casts, wrap-around, division by zero, functions that never raise."""
 
+import cmath
 import itertools
 import math
 import operator
@@ -138,6 +139,24 @@ NOTHING, F0, I32 = 0, np.float32(0), np.int32(5)
         (lambda: max(1, F32), 3),
         (lambda: abs(-F32), 3),
         (lambda: 3 if F32 > 2.5 else 4, 3),
+        (lambda: I32 << uint64(2**64 - 1), 0),
+        (lambda: int64(-8) >> uint64(2**64 - 1), -1),
+        (lambda: I32**70_000, 2**63 - 1),
+        (lambda: uint64(2**64 - 1) ** -1, -1),
+        (lambda: round(1e18, 2), 2.0**63 / 100),
+        (lambda: max(F0 / F0, I32), math.nan),
+        (lambda: max(I32, F0 / F0), 5),
+        (lambda: min(F0 / F0, F32, 7.0), math.nan),
+        (lambda: np.isnan(F0 / F0) + np.isnan(F0 / F0), 2),
+        (lambda: math.isnan(F0 / F0) - math.isinf(F0), 1),
+        (lambda: cmath.isnan(complex(F0 / F0)) + cmath.isfinite(complex(F0)), 2),
+        (lambda: cuda.fp16.hgt(F16, float16(1)) + cuda.fp16.hgt(F16, float16(1)), 2),
+        (lambda: cmath.log(NOTHING).real, -math.inf),
+        (lambda: cmath.exp(complex(1000.0)).real, math.inf),
+        (lambda: cmath.exp(complex(1000.0)).imag, math.nan),
+        (lambda: np.left_shift(np.int32(2**31 - 1), I32), -32),
+        (lambda: np.right_shift(uint64(7), uint16(1)), 3),
+        (lambda: np.maximum(np.int32(2**24 + 1), F32), 2**24),
     ],
 )
 def test_an_expression_has_the_devices_value_and_never_raises_or_warns(expression, expected):
@@ -209,6 +228,20 @@ def test_an_expression_has_the_devices_value_and_never_raises_or_warns(expressio
         (lambda: -(F32 > 0), np.int64),
         (lambda: uint64(3) >> uint32(1), np.uint64),
         (lambda: uint64(3) ^ uint64(1), np.uint64),
+        (lambda: round(I32, 1), np.float64),
+        (lambda: max(uint8(3), F32), np.float32),
+        (lambda: np.log2(uint8(3)), np.float32),
+        (lambda: np.complex64(1j) * int8(3), np.complex64),
+        (lambda: uint8(3) / np.complex64(1j), np.complex64),
+        (lambda: np.complex64(1j) ** int16(3), np.complex64),
+        (lambda: np.complex64(1j) ** uint16(3), np.complex128),
+        (lambda: np.complex64(1j) - (F32 > 0), np.complex64),
+        (lambda: complex(F32, F32), np.complex64),
+        (lambda: complex(F32, 1.0), np.complex128),
+        (lambda: complex(F32), np.complex64),
+        (lambda: cmath.sqrt(F32), np.complex64),
+        (lambda: cmath.sqrt(I32), np.complex128),
+        (lambda: cmath.phase(np.complex64(1j)), np.float32),
     ],
 )
 def test_an_expression_has_the_devices_type(expression, kind):

@@ -41,6 +41,30 @@ def sums(x, m, yes, no, out, either):
     either[i] = m[i] + m[before]
 
 
+@cuda.jit(device=True)
+def both(first, second):
+    return first + second
+
+
+@cuda.jit
+def given_sums(x, out):
+    i = cuda.grid(1)
+    positive = x[i] > 0
+    out[i, 0] = both(x[i] > 0, x[i] >= 0)
+    out[i, 1] = both(positive, second=not x[i] < 0)
+
+
+@cuda.jit
+def made_sums(x, out):
+    i = cuda.grid(1)
+    chosen = (x[i] > 0) if x[i] > 0 else (x[i] >= 0)
+    out[i, 0] = chosen + chosen
+    count = x[i] > 0
+    count += x[i] >= 0
+    out[i, 1] = count
+    out[i, 2] = ((x[i] > 0 and 0.5) + (x[i] >= 0)) * 2
+
+
 WORLDS = {
     "simulate": simulate,
     "scheduler": functools.partial(simulate, engine="scheduler"),
@@ -66,3 +90,19 @@ def test_bools_add_up_as_integers(world):
     assert out.tolist() == np.transpose(wanted).tolist()
     assert either.tolist() == (m | np.roll(m, 1)).tolist()
     assert not getattr(result, "findings", ())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_comparisons_that_a_device_function_is_given_add_up_as_integers(world):
+    x, out = np.random.default_rng(1).integers(-1, 2, THREADS).astype(np.float32), np.zeros((THREADS, 2), np.int64)
+    result = WORLDS[world](given_sums)[1, THREADS](x, out)
+    assert out.T.tolist() == [((x > 0).astype(int) + (x >= 0)).tolist()] * 2
+    assert not getattr(result, "findings", ())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_chosen_and_counted_comparisons_add_up_as_numbers(world):
+    x, out = np.random.default_rng(1).integers(-1, 2, THREADS).astype(np.float32), np.zeros((THREADS, 3), np.int64)
+    WORLDS[world](made_sums)[1, THREADS](x, out)
+    wanted = [(2 * (v >= 0), (v > 0) + (v >= 0), (v > 0) + 2 * (v >= 0)) for v in x.tolist()]
+    assert out.tolist() == [list(row) for row in wanted]

@@ -106,6 +106,16 @@ def bool_or_int(x, out, c, u):
     out[0] = m + m
 
 
+def bool_of_its_own_after_a_float(x, out, c, u):
+    s = x[0]
+    for _ in range(c):
+        s = x[1] < x[2]
+        s -= s - s
+        out[0] = s + s
+        s = s * x[0]
+    out[1] = s
+
+
 def complex_literal(x, out, c, u):
     z = 1j * x[0]
     w = (x[0] + 2j) * x[1]
@@ -162,7 +172,8 @@ def halved(value, n):
 KERNELS = [
     *(choice, choice_in_an_expression, choice_over_several_lines, or_else, two_ways, before_the_ways_meet),
     *(accumulated, accumulated_in_no_turn, updated_in_place, changed_in_a_late_turn, signed_or_unsigned),
-    *(signed_and_unsigned, bool_or_int, complex_literal, over_several_lines, nested, walked),
+    *(signed_and_unsigned, bool_or_int, bool_of_its_own_after_a_float, complex_literal, over_several_lines, nested),
+    walked,
 ]
 FACES = {"simulate": simulate, "sanitize": sanitize, "trace": trace}
 
@@ -201,7 +212,7 @@ def test_without_the_check_a_value_keeps_its_own_type():
             results.append(outs)
         if results[0] == results[1]:
             same.add(kernel.__name__)
-    assert same == {"accumulated", "signed_and_unsigned", "bool_or_int"}
+    assert same == {"accumulated", "signed_and_unsigned", "bool_or_int", "bool_of_its_own_after_a_float"}
 
 
 def test_a_device_function_computes_with_indices_and_literals_as_numba_does():
