@@ -33,7 +33,7 @@ class Proof:
     A cluster counts as one block.
     """
 
-    def __init__(self, uninitialized: Sequence[np.ndarray], any_order: bool = False):
+    def __init__(self, uninitialized: Sequence[np.ndarray], any_order: bool):
         """Begin; `uninitialized`: arrays that count as never written. `any_order`: no schedule may change a result."""
         self._uninitialized, self.any_order = uninitialized, any_order
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # readers, writers, updaters
