@@ -148,8 +148,6 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         return Rule(kind, dtype, function) if trusted(function, dtype.type, operation, 2) else None  # type: ignore[arg-type]
     if operation in INTEGERS_ONLY and dtype.kind not in "iu":
         return None
-    if dtype.kind == "b" and operation in SHIFTS:
-        return None
     if dtype.kind in "iu" and any(HOLDERS[operand].kind not in "iub" for operand in (one, other)):
         return None  # a bit operation of floats
     return Rule(kind, dtype, UFUNCS[operation])
