@@ -11,7 +11,7 @@ To run a launch the engine compares threads at every meeting anyway. A proof ask
   have begun;
 - where no schedule may change a result: no atomic operation does, as sums of floats and used results would;
 - an asynchronous copy writes when it begins and when it arrives; between the two its target counts as never written,
-  and nobody writes there.
+  and no thread writes there.
 
 Locks have no proof: a thread that takes a lock and gives it back updates one element twice, which the engine leaves to
 the scheduler.
