@@ -11,7 +11,7 @@ class NotFitError(Exception):
     """This machine cannot run a benchmark; the message says what is missing."""
 
 
-def require_gpu(ladder: str = "forward") -> None:
+def require_gpu(ladder: str) -> None:
     """Raise NotFitError unless there are a GPU and a PyTorch that can use it.
 
     `ladder` is what the error advises to run instead: `normlab trace LADDER`.

@@ -62,7 +62,7 @@ def _norm_and_statistics(x: Any, shape: tuple, weight: Any, bias: Any = None) ->
 class Compiled(ByAutograd):
     """`torch.compile` of PyTorch's norms, compiled anew for the shape of each problem.
 
-    Its forward is a training step's, which writes the statistics as all here do but `CompiledForInference`.
+    Its forward is a training step's, which writes the statistics, as all here do except `CompiledForInference`.
     """
 
     def forward(self, data: Data) -> Callable[[], tuple]:  # noqa: D102

@@ -38,6 +38,7 @@ def race_grids(record: dict[str, Any]) -> list[Grid]:
         rows = [row for row in record["rows"] if (row["direction"], row["norm"]) == (direction, norm)]
         names = list(dict.fromkeys(name for row in rows for name in row["contenders"]))
         head = [*columns, "copy GB/s", *names, *([] if family else ["best peer"]), "normlab us (quartiles)"]
+        head.append("normlab / torch" if family else "normlab / best")
         body = []
         for row in rows:
             entry = own(row)
@@ -52,7 +53,6 @@ def race_grids(record: dict[str, Any]) -> list[Grid]:
                 ]
             )
         title = f"{norm.capitalize()} norm" if family else NORMS[norm]
-        head.append("normlab / torch" if family else "normlab / best")
         found.append(Grid(f"{title} {direction}: fractions of the copy bandwidth", head, body))
     return found
 

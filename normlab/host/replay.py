@@ -49,7 +49,7 @@ class CachedLaunch:
     """
 
     def __init__(self, index: int, layouts: list[TensorLayout], launches: list, results: list[int | None]):
-        """Prepare. index: the GPU's number. layouts: of the tensors to allocate. results: which it returns."""
+        """Prepare. index: the GPU's number. layouts: of the tensors to allocate; results: which of them it returns."""
         self._index = index
         self._device, empty = quick_memory()
         self._here = [_maker(layout, empty) for layout in layouts]

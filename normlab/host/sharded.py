@@ -176,7 +176,7 @@ def means_of(backend: Backend, messages: Any, count: Any, rms: bool) -> tuple:
 
 
 def launch_means(backend: Backend, messages: Any, count: Any, weight: Any, rms: bool) -> Any:
-    """Queue the kernel `ranks_means`, whose operands these are, and return the means."""
+    """Queue the kernel `ranks_means` on these operands, and return the operand that it fills: the means, (2, sets)."""
     sets = messages.shape[1] if rms else messages.shape[1] // 2
     means = backend.empty((2, sets), messages.dtype)
     backend.launch(ranks.ranks_means, -(-sets // ranks.THREADS), ranks.THREADS, messages, count, weight, means)

@@ -1,1 +1,1 @@
-"""What explains: the x-ray of ladders, tutorials and what their notebooks call."""
+"""Explain: a kernel's plan, the x-ray of ladders, and the tutorials with what their notebooks call."""

@@ -16,7 +16,8 @@ def step_with(extras: dict[str, Any], ladder: str, step: str | None) -> Any:
     return {"forward": kernels.FORWARD, "backward": kernels.BACKWARD}[ladder]
 
 
-LEFT_OUT = {"norm": "layer", "saved": "input", "weight": True, "groups": 1, "channels_last": False}  # all others: None
+# The values of arguments that are left out. That of an argument that is not here is None.
+LEFT_OUT = {"norm": "layer", "saved": "input", "weight": True, "groups": 1, "channels_last": False}
 
 
 def refuse(what: str, **given: object) -> None:

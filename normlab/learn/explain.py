@@ -82,8 +82,8 @@ def explain(
             as `kernels.Problem` has them.
         device: a short name, such as "h100"; the facts of any GPU; or "here": this machine's GPU, an H200 if there is
             none.
-        step: a step of the ladder by name, such as "group_backward" of the family; None: the best
-            one, or "batch" of the family.
+        step: a step of the ladder by name, such as "group_backward" of the family; None: the best one, or "batch" of
+            the family.
         compiled: compile the kernel to say its registers and its occupancy, which takes seconds.
 
     Raises:

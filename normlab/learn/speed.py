@@ -9,7 +9,7 @@ from normlab.measure import files
 from normlab.stages.vector import BYTES
 
 OURS = {"input": "normlab", "output": "normlab-me"}  # what the backward starts from → its name in a record
-OTHER_VECTORS = 8  # times as far: rows of whole vectors from rows that begin in the middle of one
+OTHER_VECTORS = 8  # rows of whole vectors count as far from rows of others as from rows of 8 times the length
 
 
 def measured_lines(problem: Any, step: str) -> list[str]:

@@ -61,7 +61,7 @@ def header(source: Path) -> Tutorial:
 
 
 def every(folder: Path = FOLDER) -> list[Tutorial]:
-    """All tutorials, in order. Raises TutorialError where there are none."""
+    """Return all tutorials, in order. Raises TutorialError where there are none."""
     found = sorted(folder.glob("[0-9][0-9]_*.py"))
     if not found:
         raise TutorialError(f"no tutorials in {folder}: they come with normlab's repository, and with its wheel")
@@ -69,7 +69,7 @@ def every(folder: Path = FOLDER) -> list[Tutorial]:
 
 
 def chosen(numbers: list[int], folder: Path = FOLDER) -> list[Tutorial]:
-    """The tutorials of these numbers, or all. Raises TutorialError for a number that there is not."""
+    """Return the tutorials of these numbers, or all. Raises TutorialError for a number that there is not."""
     there = {tutorial.number: tutorial for tutorial in every(folder)}
     for number in numbers:
         if number not in there:
@@ -98,7 +98,7 @@ def copy(tutorial: Tutorial, folder: Path) -> tuple[Path, bool]:
 
 
 def read(source: Path) -> Any:
-    """The notebook that a .py file describes, without outputs; it opens in Colab if the repository has an address."""
+    """Return the notebook of a .py file, without outputs; it opens in Colab if the repository has an address."""
     import jupytext
 
     notebook = jupytext.read(source)

@@ -1,7 +1,6 @@
 """Measure time: on the GPU between two events with a cold L2, on the host with a clock; medians and quartiles.
 
-Called by `normlab.bench.norm`, `ladder` and `host`, which take any function from a call to a `Spread`: tests hand in
-their own.
+The measurements of `normlab.bench` take any function from a call to a `Spread` as their timer: tests hand in their own.
 """
 
 import time

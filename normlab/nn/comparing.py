@@ -1,10 +1,9 @@
 """Compare an old norm with the norm of normlab's that would replace it. Called by `normlab.nn.replace`.
 
 Copies of both norms get the same random parameters and inputs: small, ordinary, and larger than any range that norms
-clamp to. Outputs, all gradients and buffers are compared in training and in evaluation, and outputs
-of inputs with a NaN or an infinity, too. Values are compared in float32 or float64, where another formula shows, such
-as a variance with n - 1 or detached statistics. Dtypes are compared for every mix of float32 and a half that the old
-norm takes.
+clamp to. Outputs, all gradients and buffers are compared in training and in evaluation, and outputs of inputs with a
+NaN or an infinity, too. Values are compared in float32 or float64, where another formula shows, such as a variance with
+n - 1 or detached statistics. Dtypes are compared for every mix of float32 and a half that the old norm takes.
 """
 
 import copy

@@ -36,7 +36,7 @@ FAMILY = {
     getattr(torch.nn, name): getattr(family, name)
     for name in ("GroupNorm", *(f"{kind}Norm{rank}d" for kind in ("Batch", "Instance") for rank in (1, 2, 3)))
 }
-TORCH_S = (torch.nn.LayerNorm, torch.nn.RMSNorm, torch.nn.GroupNorm, _NormBase)
+TORCH_NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm, torch.nn.GroupNorm, _NormBase)
 Choice: TypeAlias = tuple[Plan, Rule] | str
 
 
@@ -85,7 +85,7 @@ def replace_norms(
         new = known[old]
         if not isinstance(new, str):
             report.append((name, type(old), new.made_of[1].own))
-        elif plans or isinstance(old, TORCH_S):
+        elif plans or isinstance(old, TORCH_NORMS):
             report.left.append((name, type(old), new))
         else:
             report.missed.append((name, type(old), new))
@@ -102,7 +102,7 @@ def replace_norms(
 
 def _looks_like_a_norm(module: torch.nn.Module) -> bool:
     """Return True for torch.nn's norms, for a norm by name, and for an eps beside one-dimensional parameters."""
-    if isinstance(module, TORCH_S):
+    if isinstance(module, TORCH_NORMS):
         return not isinstance(module, tuple(FAMILY.values()))
     if _layers(module):  # a block of layers, perhaps with a norm among them
         return False
@@ -134,7 +134,7 @@ def _plans(old: Any) -> list[Plan]:
             return [Plan(FAMILY[kind], _keyword(old))]
         if kind in ROWS:
             return _over_either_dimension(Plan(ROWS[kind], _keyword(old)))
-    if isinstance(old, TORCH_S) or not _is_called_a_norm(old):
+    if isinstance(old, TORCH_NORMS) or not _is_called_a_norm(old):
         return []
     gated = _with_a_gate(old)
     if gated:
@@ -246,7 +246,7 @@ def _takes_more(old: Any) -> str:
 
 def _unrecognised(old: Any) -> str:
     """Return the reason why there is no plan for a norm."""
-    if isinstance(old, TORCH_S):
+    if isinstance(old, TORCH_NORMS):
         return "normlab has none of its kind"
     if not _is_called_a_norm(old):
         return "it has an eps and parameters, but no norm in its name and no variance_epsilon"

@@ -1,4 +1,4 @@
-"""Bound the error of a kernel's mean and variance of a row, under the assumptions in `forward_bounds`, the caller.
+"""Bound the error of a kernel's mean and variance of a row, under the assumptions in `forward_bounds`.
 
 Each bound is derived in its docstring. Notation: γ_k = k u / (1 - k u), σ² the row's variance, mean|x| and rms its mean
 magnitude and root mean square, η half the smallest subnormal number; a hat marks the value that the kernel holds.

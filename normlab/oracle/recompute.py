@@ -1,4 +1,6 @@
-"""Bound the error of x̂ recomputed from the saved output, apex's `memory_efficient`. Called by `backward_bounds`.
+"""Bound the error of x̂ recomputed from the saved output, apex's `memory_efficient`.
+
+`backward_bounds` and `gated_norm` call this file.
 
 The forward rounded the output, a number of size |β| + |γ x̂|, to storage. Dividing y - β by γ magnifies this error.
 Near γ = 0 apex clamps the weight, which changes x̂ by a known factor.

@@ -1,6 +1,6 @@
 """Exchange arrays with other libraries: the CUDA array interface, and PyTorch's tensors on the CPU.
 
-An address in simulated memory is that of the NumPy array behind it. An interface that a program hands in is therefore
+An address in simulated memory is that of a NumPy array. An interface that a program hands in is therefore
 looked up among the live allocations: an address of a real GPU is refused instead of read.
 A tensor on the CPU counts as memory of the simulated GPU, because a program that finds no GPU leaves its tensors there.
 A kernel's stores reach the tensor without a copy.

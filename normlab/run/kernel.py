@@ -240,7 +240,7 @@ def made_again(function: bytes, signatures: list[tuple], options: dict[str, Any]
 class Configured:
     """A kernel with its launch configuration; calling it is the launch."""
 
-    def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int, cluster: Any = None):
+    def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int, cluster: Any):
         """Check the configuration, and raise the errors that `simulate` raises."""
         across, *rest = cluster if isinstance(cluster, tuple) else (cluster or 1,)
         if any(extent != 1 for extent in rest):

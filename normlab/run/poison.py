@@ -35,7 +35,7 @@ def poisoned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory
 
 
-def uninitialised(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C") -> np.ndarray:
+def uninitialised(shape: Any, dtype: Any, strides: Any, order: str = "C") -> np.ndarray:
     """Return fresh memory. Raise TypeError or ValueError for an invalid shape, strides or order."""
     extents = shape if isinstance(shape, (tuple, list)) or np.ndim(shape) else (shape,)
     if not all(isinstance(extent, (int, np.integer)) for extent in extents):

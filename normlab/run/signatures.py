@@ -42,7 +42,7 @@ def is_array(kind: Any) -> bool:
     return hasattr(kind, "layout") and hasattr(kind, "ndim")
 
 
-def misfit(kind: Any, value: Any, alone: bool = False) -> int | None:
+def misfit(kind: Any, value: Any, alone: bool) -> int | None:
     """Return how badly a value fits a type: 0 exactly, 1 by a safe conversion, 2 by any other, None not at all.
 
     `alone`: no other signature is declared. Numba then reads the bytes of any array as the declared type; here it reads

@@ -34,7 +34,7 @@ def row_terms(grad_output, saved, row, column, mean, invvar, weight, bias, memor
 def gradient_gamma(weight, column, eps, memory_efficient):
     """Return the gamma in g = dy gamma, clamped if x̂ is recomputed from the output; None without a weight.
 
-    apex clamps gamma also when the input was saved. Its gradient for gamma = 0 is then not 0, as it should be.
+    apex clamps gamma also when the input was saved. For gamma = 0 apex's gradient is then not 0, but should be 0.
     """
     if weight is None:
         return None

@@ -10,7 +10,7 @@ The neighbours' elements add nothing to a sum: they become 0, and for the square
 the two ends of a row a thread stores smaller pieces (`stages.row_ends`). A row's bits depend on where in a vector it
 begins, and so on its index, but neither on n1 nor on other rows.
 
-The columns of a row could be dealt to threads as an aligned row's are. Then its bits would be the same wherever it
+The columns of a row could be mapped to threads as an aligned row's are. Then its bits would be the same wherever it
 lies, but a thread would cut each vector of columns out of two vectors of memory: LayerNorm of 1,537 columns of bfloat16
 reached 0.85 of a copy on an H100, and now 0.91.
 
@@ -51,7 +51,7 @@ WORD_BYTES = 4
 
 
 class ShiftedMap(NamedTuple):
-    """How rows that may begin anywhere are dealt to threads.
+    """How rows that may begin anywhere are mapped to threads.
 
     thread_map: of a row; it has columns for all vectors of memory that a row may touch. inner: a thread's first `inner`
     vectors lie inside the row for every thread, except the row's first vector. They need no conditions. input_bytes,

@@ -1,9 +1,9 @@
 """Let Numba remember what it works out again and again, which takes a quarter of the time of a compilation.
 
-Type inference goes around until nothing changes, and each time it resolves every call anew; a kernel's functions call
-the same operators with the same types. Each option of a function is read through a property of its own. Nine times
-Numba finds out where a function's variables are alive, which few passes ask. It tests the type of every part of an
-instruction three times, to find the variables among them.
+Type inference repeats until nothing changes, and each time it resolves every call anew, although a kernel's functions
+call the same operators with the same types. Numba reads each option of a function through a property of its own. It
+computes nine times where a function's variables are alive, although few passes ask. To find the variables in an
+instruction, it tests the type of each of its parts three times.
 """
 
 from collections.abc import Iterator

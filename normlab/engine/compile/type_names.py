@@ -20,6 +20,13 @@ def split_types(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+# The beginning of Numba's name of a type → the words for it.
+STARTS = {
+    **{"DictType": "a dict", "list": "a list", "set": "a set", "slice": "a slice", "unicode_type": "a text"},
+    **{"none": "None", "bool": "a bool", "OptionalType": "None or a number"},
+}
+
+
 def told_type(name: str) -> str:
     """Return a type by its name in Numba as "a float32", "an array of float32", "the int 5".
 
@@ -45,8 +52,7 @@ def told_type(name: str) -> str:
         return f"the module {found[1]}"
     if found := re.search(r"<function (\w+)", name):
         return f"the function {found[1]}"
-    starts = {"DictType": "a dict", "list": "a list", "set": "a set", "slice": "a slice", "unicode_type": "a text"}
-    for start, told in {**starts, "none": "None", "bool": "a bool", "OptionalType": "None or a number"}.items():
+    for start, told in STARTS.items():
         if name.startswith(start):
             return told
     return f"{'an' if name[:1] in 'aeio' else 'a'} {name}"

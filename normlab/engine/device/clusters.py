@@ -22,7 +22,7 @@ try:
 except ImportError:
     from numba.core.targetconfig import ConfigStack
 
-NEEDED = 9, 0  # compute capability
+CLUSTER_CAPABILITY = 9, 0  # the lowest that has clusters, and programmatic dependent launch
 WORD = ir.IntType(32)
 ARRIVE = "barrier.cluster.arrive.release.aligned;"
 ARRIVE_SHARED = "fence.release.sync_restrict::shared::cta.cluster; barrier.cluster.arrive.relaxed.aligned;"
@@ -153,7 +153,7 @@ def _check_capability(name):
     The check runs while code is generated, because Numba types a call only once for all compute capabilities.
     """
     target = ConfigStack().top().compute_capability  # of the compilation in progress
-    if target < NEEDED:
+    if target < CLUSTER_CAPABILITY:
         major, minor = target
         raise TypingError(
             f"{name} needs compute capability 9.0 or later, but the kernel is compiled for {major}.{minor}"

@@ -17,7 +17,7 @@ from numba.cuda.extending import intrinsic
 
 from normlab.engine.compile.compiler import types
 from normlab.engine.device.asynchronous import MEMORY
-from normlab.engine.device.clusters import NEEDED, ConfigStack
+from normlab.engine.device.clusters import CLUSTER_CAPABILITY, ConfigStack
 from normlab.sim import register_lanes, register_twin
 from normlab.sim.vectorised import twins
 
@@ -44,7 +44,7 @@ def begins_early(kernel: Any) -> bool:
 
 def _statement(text):
     def generate(context, builder, signature, args):
-        if ConfigStack().top().compute_capability >= NEEDED:
+        if ConfigStack().top().compute_capability >= CLUSTER_CAPABILITY:
             builder.call(ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), text, MEMORY, side_effect=True), [])
         return context.get_dummy_value()
 

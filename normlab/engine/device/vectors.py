@@ -21,9 +21,9 @@ WORD, WORD_BYTES = ir.IntType(32), 4
 def load_vector(typing_context, array, index, width):
     """Return `width` neighbouring elements, from `array[index]` on, as a tuple in accumulator precision.
 
-    One instruction loads them. `width` is a literal int, and width times itemsize must be 4, 8 or 16 bytes. The address
-    must be a multiple of width times itemsize, because a misaligned address is a fault on a GPU. The elements are
-    neighbours along the last axis, which is contiguous. Index as in `load`.
+    One instruction loads them. `width` is a literal int: 1, or so many that width times itemsize is 4, 8 or 16 bytes.
+    The address must be a multiple of width times itemsize, because a misaligned address is a fault on a GPU. The
+    elements are neighbours along the last axis, which is contiguous. Index as in `load`.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None  # Numba then raises a TypingError that names the argument types
@@ -72,7 +72,7 @@ def load_vector_into(typing_context, target, start, array, index, width):
     """Load `width` neighbouring elements, from `array[index]` on, into `target[start], …`, widened as in `load_vector`.
 
     `target` is a local array, which stays in registers if the compiler knows `start`. Limits as in `load_vector`,
-    except that `width` may be 1 and that a multiple of 16 bytes takes several instructions.
+    except that a multiple of 16 bytes is taken, too, by several instructions.
     """
     if not isinstance(width, types.IntegerLiteral):
         return None

@@ -31,11 +31,11 @@ def device_zeros(shape: tuple[int, ...], dtype: Any, device: int, stream: int) -
     return view
 
 
-def to_device(array: np.ndarray, device: int = 0) -> DeviceArray:
-    """Copy a host array to GPU memory; return the copy."""
-    view = device_empty(array.shape, array.dtype, device)
+def to_device(array: np.ndarray) -> DeviceArray:
+    """Copy a host array to the memory of GPU 0; return the copy."""
+    view = device_empty(array.shape, array.dtype)
     if array.size:
-        with cuda.gpus[device]:
+        with cuda.gpus[0]:
             view.owner.copy_to_device(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return view
 

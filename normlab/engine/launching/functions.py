@@ -5,12 +5,12 @@ from typing import Any
 
 from normlab.engine.compile import cubins
 from normlab.engine.compile.lengths import lengths_of
-from normlab.engine.device.dependent import NEEDED, begins_early
+from normlab.engine.device.clusters import CLUSTER_CAPABILITY
+from normlab.engine.device.dependent import begins_early
 from normlab.engine.device.grid import meets_all
 from normlab.engine.launching.driver import MAX_DYNAMIC_SHARED_BYTES, NON_PORTABLE_CLUSTER_SIZE, Driver
 
 PORTABLE_CLUSTER = 8  # blocks; some GPUs allow larger clusters if the kernel's attribute asks for them
-CLUSTER_CAPABILITY = (9, 0)  # the lowest compute capability that has clusters
 
 _lock = RLock()
 _functions: dict[tuple, "Function"] = {}
@@ -34,7 +34,7 @@ class Function:
         self.name = kernel.py_func.__name__
         self.lengths = lengths_of(kernel, kinds)
         self.capability = driver.compute_capability(device)
-        self.early = self.capability >= NEEDED and begins_early(kernel)
+        self.early = self.capability >= CLUSTER_CAPABILITY and begins_early(kernel)
         self.cooperative = meets_all(kernel)
         entry, image = cubins.cubin(kernel, kinds, self.capability)
         self.handle = driver.load(image, entry, device)

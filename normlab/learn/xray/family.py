@@ -22,7 +22,7 @@ class FamilyProblem:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Return the problem in words."""
         layout = ", channels last" if self.channels_last else ""
         return f"The norm family, {' x '.join(map(str, self.shape))} {self.dtype}{layout}"
 

@@ -20,7 +20,7 @@ class NormProblem:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Return the problem in words."""
         what = f"{'RMSNorm' if self.rms else 'LayerNorm'} {self.ladder}"
         path = ", recomputed from the output" if self.memory_efficient else ""
         return f"{what}{path}, {self.n1} x {self.n2} {self.dtype}"

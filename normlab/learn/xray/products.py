@@ -19,7 +19,7 @@ class ProductProblem:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Return the problem in words."""
         return f"SGEMM, ({self.m}, {self.k}) times ({self.k}, {self.n}) float32"
 
     def seconds(self, steps: Sequence[ProductStep]) -> float:

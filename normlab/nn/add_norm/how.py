@@ -12,9 +12,9 @@ from normlab.nn.shapes import How, MemoryEfficient, Parameter, Saved
 class AddHow(NamedTuple):
     """The options of a forward and its backward. offset: gamma is weight + offset.
 
-    memory_efficient: False, True or "exact". Only two files know "exact". In `functional` it means an addition, and
-    then a plain norm with "exact". In `autograd` the forward of a module's norm chooses between False and True
-    (`saving`).
+    memory_efficient: False, True or "exact". Of a public function (`functional`) "exact" means an addition, and then a
+    plain norm with "exact". Of a module in the residual stream (`normlab.nn.stream`) it means that each forward chooses
+    between False and True (`saving`).
     """
 
     eps: float

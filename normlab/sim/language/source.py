@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any
 
 Position = tuple[int | None, int | None, int | None, int | None]
-"""First line, last line, first byte of the first line, byte behind the last one of the last line."""
+"""First line, last line, first byte of the first line, byte after the last one of the last line."""
 NOWHERE: Position = (None, None, None, None)
 NO_SOURCE = "(source not available)"
 parsing = threading.RLock()

@@ -170,11 +170,11 @@ class Cuda(WarpOperations):
         return if_true if condition else if_false
 
     def carray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
-        """Return the elements behind a C pointer as an array; Numba wants its dtype, and no other."""
+        """Return the elements that a C pointer points to as an array; Numba wants its dtype, and no other."""
         return pointer[: math.prod(shape_of(shape))].reshape(shape)
 
     def farray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
-        """Return the elements behind a C pointer as an array in Fortran order."""
+        """Return the elements that a C pointer points to as an array in Fortran order."""
         return self.carray(pointer, shape_of(shape)[::-1]).T
 
     def ldca(self, array: np.ndarray, index: Any) -> Any:

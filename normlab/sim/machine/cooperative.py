@@ -1,6 +1,6 @@
 """Tell cooperative kernels, whose blocks wait for each other, and how many blocks may: those that run at once."""
 
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 from normlab.sim.language.rewrite import names_of, python_function
@@ -24,21 +24,12 @@ def is_cooperative(function: FunctionType) -> bool:
 
 
 def _reached(function: Any, found: list[FunctionType]) -> list[FunctionType]:
-    """Return `function` and the device functions that it names, found so far and further on."""
+    """Return `function` and the device functions that it reaches, added to those in `found`."""
     if isinstance(function, FunctionType) and function not in found:
         found.append(function)
         named = [function.__globals__.get(name) for name in names_of(function.__code__)]
-        for value in (*named, *_contents(function)):
+        # an empty cell is a variable without a value yet
+        held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+        for value in (*named, *held):
             _reached(python_function(value), found)
-    return found
-
-
-def _contents(function: FunctionType) -> list[Any]:
-    """Return what the outer variables of a function hold, as far as they have values."""
-    found = []
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # an empty cell
-            continue
     return found

@@ -66,8 +66,7 @@ def simulate(
     Raises TypeError for what is not a kernel, for a wrong number of arguments and for arguments that a kernel cannot
     take; ValueError for an unknown schedule, an impossible configuration or cluster. A launch raises `SimulationError`
     where a GPU would hang (`DeadlockError`) or compute garbage, and `CompilerError` where `check` finds that Numba
-    refuses the kernel; what the kernel itself raises comes out as it is, with
-    a note of block and thread.
+    refuses the kernel. What the kernel itself raises comes out as it is, with a note of block and thread.
 
     >>> import numpy as np
     >>> from numba import cuda
@@ -214,7 +213,7 @@ class Launch:
         why_not = self._not_worth_trying(first, observer)
         if why_not is None:
             cuda, body = self._rewritten()
-            # Of another schedule the first engine does what no schedule changes, if it proves that.
+            # For another schedule the first engine runs the launch only if it proves that no schedule changes a result.
             unwritten: Sequence[np.ndarray] | None = () if self._reordered else None
             insist = first == "vectorised"
             options = self.cluster, insist, observer, self._reordered, unwritten
@@ -225,7 +224,7 @@ class Launch:
             raise SimulationError(f"the vectorised engine gives up, because {why_not}")
         cuda, body = self._rewritten(observer)
         if observer is not None:
-            # The rewritten code and not the function's own: this one is in the frames that the observer meets.
+            # The frames that the observer meets have the rewritten code, not the function's own.
             observer.kernel_code = body.__code__
             parameters = parameters_of(function, len(adopted))
             adopted = [observer.adopt(value, one.name) for value, one in zip(adopted, parameters, strict=False)]
@@ -261,7 +260,7 @@ class Launch:
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
         if observer is not None:
             cuda.observer = observer
-            # Before the arguments are adopted: the observer gives each array its address and its shadow then.
+            # Before `observer.adopt`, which gives each array its address and its shadow.
             observer.attach(cuda)
         # One Rewriter a run: the rewritten functions hold this run's `cuda`.
         return cuda, Rewriter(cuda, self.types).function(self.function)

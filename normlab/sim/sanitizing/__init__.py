@@ -30,8 +30,8 @@ What the sanitizer takes for a mistake, and where a GPU may differ:
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not checked.
-- If 64 threads or more access one element between two barriers, the sanitizer keeps a sample of the accesses
-  (`shadow.together` says which races it can then miss).
+- If 64 threads or more read or update one element between two barriers, or 16 write it, the sanitizer keeps a sample
+  of the accesses (`shadow.together` says which races it can then miss).
 - A thread that follows an element's last atomic may access the element plainly, if the other threads had a fence before
   their atomics: the last block of a grid may reset the counter that told it so.
 - Threads of a block that come to one barrier in different turns of a loop are reported, even if each comes as often.
@@ -39,8 +39,8 @@ What the sanitizer takes for a mistake, and where a GPU may differ:
   lock is what a compare-and-swap or an exchange takes in a loop that only waits.
 - A negative index is reported unless it stands in the source as a number: `x[-1]` is meant.
 - A `while` on a plain load ends when another thread has stored, and the race is reported. On a GPU the loop may never
-  end, because the compiler may load the value once. `simulate` switches threads only at atomics, `ldcv` and
-  `nanosleep`.
+  end, because the compiler may load the value once. In a loop in which threads do not meet, `simulate` lets other
+  threads run only at atomics, fences, `ldcv` and `nanosleep`.
 """
 
 from collections.abc import Iterable, Iterator

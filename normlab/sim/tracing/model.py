@@ -24,7 +24,7 @@ def sectors(addresses: Sequence[int], size: int) -> int:
     return len(units(addresses, size, SECTOR))
 
 
-def lanes_together(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool = True) -> int:
+def lanes_together(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool) -> int:
     """Return how many neighbouring lanes (active or not) the shared memory serves in one phase: 32, 16 or 8.
 
     A wavefront carries 128 bytes, so lanes of 8 bytes are served by half warps, lanes of 16 bytes by quarter warps. If

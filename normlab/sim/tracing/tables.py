@@ -170,7 +170,7 @@ def title(trace: TraceData) -> str:
     return f"{trace.kernel}[{trace.grid}, {trace.block}]{clusters}"
 
 
-def as_text(trace: TraceData, width: int | None = None) -> str:
+def as_text(trace: TraceData, width: int | None) -> str:
     """Return a trace's metrics and lines in `width` columns, or as many as it takes."""
     metrics = metric_rows(trace)
     head = [aligned([["metric", "value"], *metrics], left=1)] if metrics else []

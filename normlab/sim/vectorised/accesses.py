@@ -195,8 +195,6 @@ def inside(part: Any, extent: int) -> Any:
         if part.low is not None and part.low >= 0 and part.high < extent:  # type: ignore[operator]
             return part.data
         data = part.data
-        if data.dtype.itemsize < 8:
-            data = data.astype(np.int64)
         # As an unsigned number a negative index is larger than any extent: one comparison finds both.
         if int(data.view(np.uint64).max()) < extent:
             return data if data.dtype == np.int64 else data.view(np.int64)

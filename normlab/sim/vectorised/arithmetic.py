@@ -148,8 +148,6 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         return Rule(kind, dtype, function) if trusted(function, dtype.type, operation, 2) else None  # type: ignore[arg-type]
     if operation in INTEGERS_ONLY and dtype.kind not in "iu":
         return None
-    if dtype.kind == "b" and operation in SHIFTS:
-        return None
     if dtype.kind in "iu" and any(HOLDERS[operand].kind not in "iub" for operand in (one, other)):
         return None  # a bit operation of floats
     return Rule(kind, dtype, UFUNCS[operation])
@@ -189,7 +187,7 @@ def binary(operation: Callable, a: Any, b: Any, width: int) -> Any:
     data = rule.function(left, right)
     if rule.kind is not int:
         return Vector(rule.kind, data)
-    return Vector(int, data, *_bounds_after(rule.function, a, b, data))
+    return Vector(int, data, *_bounds_after(rule.function, a, b))
 
 
 def _binary_or_scalar(operation: Callable, a: Any, b: Any, width: int) -> Any:
@@ -233,8 +231,8 @@ def _ends(value: Any) -> tuple[int, int]:
     return value.bounds() if type(value) is Vector else (int(value), int(value))
 
 
-def _bounds_after(function: Callable, a: Any, b: Any, data: np.ndarray) -> tuple[int | None, int | None]:
-    """Return bounds of the Python ints in `data`; raises NotVectorisedError where they leave 64 bits."""
+def _bounds_after(function: Callable, a: Any, b: Any) -> tuple[int | None, int | None]:
+    """Return bounds of a result of Python ints; raises NotVectorisedError where they leave 64 bits."""
     if function in (np.add, np.subtract, np.multiply):
         for attempt in range(2):
             low, high = _bounds_of(function, *_ends(a), *_ends(b))

@@ -67,8 +67,7 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         if name in ("current", "grid_run", "observer"):
             raise NotVectorisedError(f"of cuda.{name}")
     elif kind is Index or kind is IndexByName:
-        found = frame.lanes.special(f"{value.name if kind is Index else value._name}.{name}")
-        return found
+        return frame.lanes.special(f"{value.name if kind is Index else value._name}.{name}")
     elif kind is Array:
         return _array_attribute(value, name)
     elif kind is Records:
@@ -215,16 +214,10 @@ TWINS: dict[int, Callable] = {}  # a twin, by identity → the function of all l
 _kept: list[Any] = []
 
 
-def register_lanes(twin: Any, function: Callable | None = None) -> None:
-    """Let the vectorised engine call `function(frame, *arguments)` for a twin (language/rewrite.py: `register_twin`).
-
-    Without `function`, the twin depends on its arguments alone, which are scalars: it is called lane by lane.
-    """
+def register_lanes(twin: Any, function: Callable) -> None:
+    """Let the vectorised engine call `function(frame, *arguments)` for a twin (language/rewrite.py)."""
     _kept.append(twin)  # keeps its id from being given to another object
-    if function is None:
-        functions.PURE[id(twin)] = twin
-    else:
-        TWINS[id(twin)] = function
+    TWINS[id(twin)] = function
 
 
 def _method(site: Site, method: MethodType, given: list, named: dict[str, Any]) -> Any:

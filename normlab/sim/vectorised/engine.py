@@ -50,19 +50,18 @@ def attempt(
     arguments: list,
     cuda: Any,
     original: FunctionType,
-    cluster: int = 1,
-    insist: bool = False,
-    observer: Observer | None = None,
-    any_order: bool = False,
-    uninitialized: Sequence[np.ndarray] | None = None,
+    cluster: int,
+    insist: bool,
+    observer: Observer | None,
+    any_order: bool,
+    uninitialized: Sequence[np.ndarray] | None,
 ) -> str | None:
     """Run a launch; return None, or why the scheduler must run it, with all arrays as they were.
 
     `body`: the rewritten kernel; `original`: its own function. `cluster`: blocks in a cluster. `insist`: try even a
-    kernel that has failed before.
-    `observer`: is told of all accesses, by its `lanes`. `uninitialized`: arrays that count as never written, to run the
-    launch only if that proves that `sanitize` would find nothing (proof.py); None to prove nothing. `any_order`: prove,
-    too, that no schedule changes a result.
+    kernel that has failed before. `observer`: is told of all accesses, by its `lanes`. `uninitialized`: arrays that
+    count as never written, to run the launch only if that proves that `sanitize` would find nothing (proof.py); None to
+    prove nothing. `any_order`: prove, too, that no schedule changes a result.
     """
     key = id(original.__code__), uninitialized is not None, any_order
     learnt = _learnt.setdefault(key, Learnt(original.__code__))

@@ -1,7 +1,7 @@
 """Keep track of the lanes that run together, and of their variables: divergence and reconvergence.
 
 A SIMT machine runs one instruction for 32 lanes, with a mask of those that take part. Where an `if` divides them, the
-machine runs one side with a part of the mask, then the other side with the rest, and goes on with all of them behind
+machine runs one side with a part of the mask, then the other side with the rest, and goes on with all of them after
 it. The engine does the same for the lanes of many blocks at once. In place of a mask it keeps the *places* of the lanes
 that take part, and packs their values together: a `Frame` of 40 lanes of 65,536 computes with 40 numbers, and no
 operator has to know about masks.

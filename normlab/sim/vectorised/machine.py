@@ -39,17 +39,15 @@ from normlab.sim.vectorised.refusal import NotVectorisedError, OrderError
 from normlab.sim.vectorised.rounds import Rounds
 from normlab.sim.vectorised.values import Vector
 
-FEW_LANES = 12  # the scheduler runs so many threads in the time that NumPy's functions take for any small number
-MANY_TURNS = 1 << 12
+FEW_LANES = 12  # with fewer lanes the scheduler is faster: the time of NumPy's functions shrinks no further
+MANY_TURNS = 1 << 12  # turns of loops between two counts of the lanes that made them
 MOST_THREADS = 1 << 18  # of a grid whose blocks all run together, because they meet
 
 
 class Launched:
     """What all chunks of a launch share: its extents, and the arrays of the host that the kernel has met."""
 
-    def __init__(
-        self, cuda: Any, cluster: int, recorded: set, watch: LaneObserver | None = None, proof: Proof | None = None
-    ):
+    def __init__(self, cuda: Any, cluster: int, recorded: set, watch: LaneObserver | None, proof: Proof | None):
         """Prepare a launch; `recorded`: keys of the arrays whose loads must be recorded, which grows.
 
         `cluster`: so many blocks, neighbours along x, make a cluster. `watch`: an observer, such as a trace, which is

@@ -41,7 +41,7 @@ class Store:
 
     `backup`: a copy of it, made before the first store.
     `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
-    `written`: which elements have been written, `whole` for each that has; None if nobody asks (proof.py).
+    `written`: which elements have been written, `whole` for each that has; None without a proof (proof.py).
     """
 
     __slots__ = ("accesses", "backup", "data", "key", "original", "records", "space", "was_read", "whole", "written")

@@ -11,7 +11,7 @@ To run a launch the engine compares threads at every meeting anyway. A proof ask
   have begun;
 - where no schedule may change a result: no atomic operation does, as sums of floats and used results would;
 - an asynchronous copy writes when it begins and when it arrives; between the two its target counts as never written,
-  and nobody writes there.
+  and no thread writes there.
 
 Locks have no proof: a thread that takes a lock and gives it back updates one element twice, which the engine leaves to
 the scheduler.
@@ -33,7 +33,7 @@ class Proof:
     A cluster counts as one block.
     """
 
-    def __init__(self, uninitialized: Sequence[np.ndarray], any_order: bool = False):
+    def __init__(self, uninitialized: Sequence[np.ndarray], any_order: bool):
         """Begin; `uninitialized`: arrays that count as never written. `any_order`: no schedule may change a result."""
         self._uninitialized, self.any_order = uninitialized, any_order
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}  # readers, writers, updaters

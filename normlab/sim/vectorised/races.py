@@ -105,7 +105,7 @@ class Accesses:
         # `late`: of threads that have arrived at their cluster's barrier, and not yet waited there.
         self.logs, self.late = ([Log() for _ in LEVELS] for _ in range(2))
         self.chunk = Log()
-        self.unit = 16  # bytes; counts for dynamic shared memory alone
+        self.unit = 16  # bytes; used for dynamic shared memory alone
         self._marks: np.ndarray | None = None
 
     def _count(self, lanes: Any) -> None:

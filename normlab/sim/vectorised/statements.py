@@ -259,7 +259,7 @@ def _while(node: ast.While) -> Statement:
 
 def _progress(frame: Frame, before: Any) -> Any:
     """Return the variables of a loop; raises NotVectorisedError if they are those of `before`."""
-    # Lanes that wait for a store of other lanes would wait for ever: those stand at the end of the loop.
+    # Lanes that wait for a store of other lanes would wait for ever: the other lanes wait at the end of the loop.
     now = {name: frame.variables[name] for name in frame.assigned}
     if before is not None and before.keys() == now.keys() and all(_unchanged(before[name], now[name]) for name in now):
         raise NotVectorisedError("a loop waits for something that other threads do")

@@ -74,7 +74,7 @@ def bits_of_item(frame: Frame, array: Any, index: Any) -> Any:
 
 
 def place_in_vector(frame: Frame, array: Any, index: Any, width: int) -> Any:
-    """Return how many elements `array[index]` lies behind the last multiple of `width` elements of the memory.
+    """Return how many elements `array[index]` lies after the last multiple of `width` elements of the memory.
 
     It is no access: threads without an element of their own ask for places outside the array.
     """

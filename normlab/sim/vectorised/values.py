@@ -249,7 +249,7 @@ def _mixed(width: int, pieces: list[Piece]) -> Mixed:
     for places, value in pieces:
         if value is Unbound:
             continue
-        for one, inner in _alternatives(width, places, value):
+        for one, inner in _alternatives(places, value):
             label = next((n for n, group in enumerate(groups) if _together(group[0][1], inner)), len(groups))
             if label == len(groups):
                 if label > 100:  # `choice` is an int8
@@ -283,7 +283,7 @@ def _spread(width: int, group: list[Piece]) -> Any:
     return Vector(kind, data)
 
 
-def _alternatives(width: int, places: Any, value: Any) -> list[Piece]:
+def _alternatives(places: Any, value: Any) -> list[Piece]:
     """Return the pieces that a piece with a `Mixed` value consists of."""
     if type(value) is not Mixed:
         return [(places, value)]

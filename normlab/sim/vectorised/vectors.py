@@ -79,12 +79,12 @@ def elements_into(frame: Frame, target: Any, start: Any, array: Any, index: Any,
     """Do `read_vector_into`."""
     found = elements_from(frame, array, index, width)
     if like is not None:
-        found = tuple(_as_bits_of(value, array.dtype, like.dtype, frame.width) for value in found)
+        found = tuple(_as_bits_of(value, array.dtype, like.dtype) for value in found)
     for position, value in enumerate(found):
         store_item(frame, target, _after(start, position), value)
 
 
-def _as_bits_of(value: Any, dtype: np.dtype, like: np.dtype, width: int) -> Any:
+def _as_bits_of(value: Any, dtype: np.dtype, like: np.dtype) -> Any:
     """Return a number of an integer array as the number of the dtype that has its bits."""
     if dtype.itemsize != like.itemsize:
         raise NotVectorisedError("of bits of another size")
