@@ -25,8 +25,8 @@ def load(names: list[str]) -> list[dict[str, Any]]:
     records = []
     for name in names:
         try:
-            record = files.record(name) if name in known else json.loads(Path(name).read_text())
-        except json.JSONDecodeError as error:
+            record = files.record(name) if name in known else json.loads(Path(name).read_bytes())
+        except ValueError as error:
             raise ValueError(f"{name}: not JSON: {error}") from None
         if not isinstance(record, dict) or record.get("what") not in KINDS:
             raise ValueError(f"{name}: not a record of normlab bench {', '.join(KINDS)}")

@@ -57,7 +57,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(input)
         checked(group, lambda: self._check(input))
         passes = "forward and backward" if differentiated(input, self.weight, self.bias) else "forward alone"
-        call = Call("SyncBatchNorm", ("*", input.shape[1], "*"), (str(input.dtype), f"eps {self.eps:g}", passes))
+        call = Call("SyncBatchNorm", ("*", input.shape[1], "*"), (str(input.dtype), f"eps {float(self.eps)}", passes))
         output, mean, variance, size = _SyncBatchNorm.apply(input, self.weight, self.bias, self.eps, group, call)
         if self.track_running_stats:
             # If this rank has samples, the host knows without asking the GPU that the batch is not empty.
@@ -157,7 +157,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor, *_: Any) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias, of this rank's samples."""
-        refuse_second_derivatives(ctx.call)
+        checked(ctx.group, lambda: refuse_second_derivatives(ctx.call))
         x, mean, invvar, size, weight, bias = ctx.saved_tensors
         call, view = ctx.call._replace(name=f"the backward of {ctx.call.name}"), ctx.view
         # The message is gathered from two ranks or more, so the merge, which overwrites what it merges, leaves `own`.

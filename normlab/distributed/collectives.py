@@ -41,13 +41,16 @@ def group_or_world(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
     Raises:
         RuntimeError: torch.distributed has not been initialised.
-        ValueError: this rank is not in the group.
+        TypeError: the group is no ProcessGroup, but a DeviceMesh, say. ValueError: this rank is not in the group.
     """
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError("normlab.distributed needs a process group: call torch.distributed.init_process_group first")
     found = dist.group.WORLD if group is None else group
     if found is None or found is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(f"rank {dist.get_rank()} is not in the process group that a norm was given")
+    if not isinstance(found, dist.ProcessGroup):
+        hint = ": give its get_group()" if hasattr(found, "get_group") else ""
+        raise TypeError(f"a norm's group must be a ProcessGroup or None, not {type(found).__name__}{hint}")
     return found
 
 
@@ -84,6 +87,9 @@ def gather(message: Tensor, group: dist.ProcessGroup, call: Call) -> Tensor:
 
 
 def refuse_second_derivatives(call: Call) -> None:
-    """Raise NotImplementedError in a backward that will be differentiated: autograd sees no further than one rank."""
+    """Raise NotImplementedError in a backward that will be differentiated: autograd sees no further than one rank.
+
+    Run it by `checked`: other ranks may call their backwards without create_graph=True.
+    """
     if torch.is_grad_enabled():
         raise NotImplementedError(f"{call.name} has no second derivatives: call the backward without create_graph=True")

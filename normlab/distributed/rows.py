@@ -51,7 +51,7 @@ def norm(
     if autocasts(x):
         x, weight, bias = dtypes.autocast(x, shape, weight, bias, rule)
     passes = "forward and backward" if differentiated(x, weight, bias) else "forward alone"
-    call = Call(function.__name__, (*x.shape[:-1], "*"), (str(x.dtype), f"eps {eps:g}", passes))
+    call = Call(function.__name__, (*x.shape[:-1], "*"), (str(x.dtype), f"eps {float(eps)}", passes))
     if memory_efficient == "exact" and in_a_graph(x):
         memory_efficient = False  # the number of columns at risk would be a size that the graph cannot know
     how = How(x.dtype, shape, eps, rms, memory_efficient)
@@ -91,7 +91,7 @@ class _ShardedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Parameter, ...]:
         """Return the gradients of x, weight and bias, of this rank's columns."""
-        refuse_second_derivatives(ctx.call)
+        checked(ctx.group, lambda: refuse_second_derivatives(ctx.call))
         count, *tensors = ctx.saved_tensors
         message, gradients = ctx.way.backward(grad_output, Saved(*tensors), ctx.how)
         call = ctx.call._replace(name=f"the backward of {ctx.call.name}")

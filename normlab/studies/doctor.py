@@ -63,7 +63,7 @@ def abilities(findings: list[Finding]) -> list[Ability]:
     return [
         ability("simulator: compare, course, trace, run, explain", *base),
         ability("tutorials 1 to 14 in Jupyter", *base, "notebook tools"),
-        ability("PyTorch: normlab.nn, memory, train, tutorial 15", *base, "PyTorch"),
+        ability("PyTorch: normlab.nn, memory, train, tutorials 15 to 17", *base, "PyTorch"),
         ability("PTX and registers without a GPU: explain --compile", *base, "numba-cuda", "CUDA compiler"),
         ability("kernels on the GPU", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU"),
         ability("speed: bench", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU", "PyTorch"),

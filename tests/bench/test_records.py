@@ -72,12 +72,13 @@ def test_a_record_comes_back_as_it_was_written_an_entry_a_line(norm_record, tmp_
 
 def test_what_is_no_record_is_refused_by_name(tmp_path):
     path = tmp_path / "x.json"
-    for text, words in (
-        ("[1", "not JSON"),
-        ("[]", "not a record of normlab bench norm"),
-        ('{"what": 1}', "not a record"),
+    for content, words in (
+        (b"[1", "not JSON"),
+        (b'{"what": "\xff"}', "not JSON"),
+        (b"[]", "not a record of normlab bench norm"),
+        (b'{"what": 1}', "not a record"),
     ):
-        path.write_text(text)
+        path.write_bytes(content)
         with pytest.raises(ValueError, match=words) as error:
             records.load([str(path)])
         assert str(path) in str(error.value)

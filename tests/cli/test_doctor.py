@@ -41,7 +41,7 @@ def test_where_all_is_missing_it_names_what_to_install_on_one_screen():
     said = {line.split("  ")[0]: line for line in lines}
     assert [name for name, line in said.items() if " yes" in line] == ["Python"]
     assert said["tutorials 1 to 14 in Jupyter"].endswith('pip install normlab, pip install "normlab[tutorials]"')
-    assert said["PyTorch: normlab.nn, memory, train, tutorial 15"].endswith('pip install "normlab[torch]"')
+    assert said["PyTorch: normlab.nn, memory, train, tutorials 15 to 17"].endswith('pip install "normlab[torch]"')
     assert said["PTX and registers without a GPU: explain --compile"].endswith('pip install "normlab[gpu]"')
     assert said["kernels on the GPU"].endswith("NVIDIA's driver, an NVIDIA GPU")
 

@@ -4,8 +4,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
-from normlab.distributed import sharded_layer_norm, sharded_rms_norm
+from normlab.distributed import SyncBatchNorm, sharded_layer_norm, sharded_rms_norm
 from normlab.distributed.board import Board
 
 
@@ -29,6 +30,7 @@ def shapes(group) -> list:
         told(sharded_layer_norm, torch.ones(4, 3), None, None, group, 1e-5 * (1 + odd)),
         told(sharded_layer_norm, torch.ones(4, 3, requires_grad=odd), None, None, group),
         told(sharded_rms_norm if odd else sharded_layer_norm, torch.ones(4, 3), group=group),
+        told(sharded_layer_norm, torch.ones(4, 3), None, None, group, 1e-5 * (1 + 1e-8 * odd)),
     ]
     return [*found, told(sharded_layer_norm, torch.ones(4, 3), None, None, group)]
 
@@ -49,6 +51,31 @@ def wrong_arguments(group) -> list:
     first = told(sharded_rms_norm, torch.ones(4, 3), weight, group)
     sharded_rms_norm(torch.ones(4, 3), torch.ones(3), group)
     return [first, told(sharded_rms_norm, torch.ones(4, 3), weight, group)]
+
+
+def one_differentiates_twice(group) -> tuple:
+    """Rank 1's backward has create_graph=True, the others' have not."""
+    x = torch.ones(4, 3, requires_grad=True)
+    output = sharded_layer_norm(x, None, None, group)
+    return told(torch.autograd.grad, output.sum(), x, create_graph=dist.get_rank(group) == 1)
+
+
+def batches_differentiated_twice(group) -> tuple:
+    """As `one_differentiates_twice`, of a SyncBatchNorm."""
+    x = torch.ones(4, 3, requires_grad=True)
+    output = SyncBatchNorm(3, process_group=group)(x)
+    return told(torch.autograd.grad, output.sum(), x, create_graph=dist.get_rank(group) == 1)
+
+
+def no_group(group) -> list:
+    """What is no process group: an eps in the group's place, and a mesh."""
+    mesh = DeviceMesh.from_group(group, "cpu")
+    x = torch.ones(2, 3)
+    return [
+        told(sharded_rms_norm, x, None, 1e-6),
+        told(sharded_layer_norm, x, None, None, mesh),
+        told(SyncBatchNorm(3, process_group=mesh), x),
+    ]
 
 
 def absent(group, agreed: bool) -> tuple:

@@ -147,6 +147,26 @@ def compiled_batch_norm(group) -> bool:
     return all(torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(*found, strict=True))
 
 
+def compiled_for_two_eps(group) -> list[bool]:
+    """Does compiled code take an eps that changes from call to call, as a number and as a module's attribute?"""
+    torch._dynamo.reset()
+    torch.manual_seed(dist.get_rank(group))
+    x, module = torch.randn(3, 4), SyncBatchNorm(4, process_group=group)
+
+    def rows(eps):
+        return sharded_layer_norm(x, None, None, group, eps)
+
+    def batch(eps):
+        module.eps = eps
+        return module(x)
+
+    return [
+        torch.allclose(torch.compile(run, fullgraph=True, backend="aot_eager")(eps), run(eps), rtol=1e-5, atol=1e-6)
+        for run in (rows, batch)
+        for eps in (0.1, 0.5, 0.9)
+    ]
+
+
 def of_subgroups(group, x: np.ndarray) -> np.ndarray:
     """The norm of rows over ranks (0, 2) and (1, 3), each pair with rows of its own: this rank's columns."""
     rank = dist.get_rank(group)

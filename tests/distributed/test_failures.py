@@ -17,6 +17,7 @@ DISAGREEMENTS = [
     "rank 1: sharded_layer_norm of shape (4, *), torch.float32, eps 2e-05, forward alone",
     "rank 1: sharded_layer_norm of shape (4, *), torch.float32, eps 1e-05, forward and backward",
     "rank 1: sharded_rms_norm of shape (4, *), torch.float32, eps 1e-06, forward alone",
+    "rank 1: sharded_layer_norm of shape (4, *), torch.float32, eps 1.00000001e-05, forward alone",
 ]
 
 
@@ -54,6 +55,15 @@ def test_an_error_of_one_rank_s_arguments_is_told_to_the_others(ranks):
     assert found[0][0][:2] == found[2][0][:2]
 
 
+@pytest.mark.parametrize("function", [failures.one_differentiates_twice, failures.batches_differentiated_twice])
+def test_a_second_derivative_on_one_rank_is_told_to_the_others(ranks, function):
+    (other, told, seconds), (own, text, _) = ranks(function, fresh=TIMEOUT)
+    assert own == "NotImplementedError"
+    assert other == "RuntimeError"
+    assert told == f"a collective norm cannot run: rank 1 stopped with {own}: {text}"
+    assert seconds < NOTICED
+
+
 @pytest.mark.parametrize("agreed", [False, True])
 def test_a_rank_that_stays_away_is_named_after_the_group_s_timeout(ranks, agreed):
     found = ranks(failures.absent, agreed, ranks=3, fresh=QUICK)
@@ -77,3 +87,11 @@ def test_a_rank_outside_the_group_and_a_process_without_groups_are_told_so(ranks
     assert (kind, text) == ("ValueError", "rank 0 is not in the process group that a norm was given")
     with pytest.raises(RuntimeError, match=r"call torch\.distributed\.init_process_group first"):
         sharded_layer_norm(torch.ones(2, 2))
+
+
+def test_what_is_no_process_group_is_named(ranks):
+    for number, *meshes in ranks(failures.no_group):
+        assert number[:2] == ("TypeError", "a norm's group must be a ProcessGroup or None, not float")
+        for kind, text, _ in meshes:
+            assert kind == "TypeError"
+            assert text == "a norm's group must be a ProcessGroup or None, not DeviceMesh: give its get_group()"

@@ -52,6 +52,10 @@ def test_compiled_code_is_one_graph_with_one_collective_per_pass(ranks, rms, mod
         assert sum("all_gather" in one for one in operators) == 2
 
 
+def test_compiled_code_takes_an_eps_that_changes(ranks):
+    assert ranks(meshes.compiled_for_two_eps, ranks=2) == [[True] * 6] * 2
+
+
 def test_a_compiled_sync_batch_norm_is_the_eager_one(ranks):
     assert ranks(meshes.compiled_batch_norm, ranks=2) == [True, True]
 

@@ -547,3 +547,20 @@ def test_a_base_may_wrap_the_forward_of_every_class_that_is_made_of_it():
     report = replace_norms(model, fuse_residual=True)
     assert [name for name, *_ in report.fused] == ["0"], report.unfused
     close(results(model, x), results(old, x))
+
+
+def test_a_forward_may_have_its_own_name_for_the_layer():
+    class Layer(LlamaLayer):
+        def forward(layer, x):  # noqa: N805
+            residual = x
+            x = layer.input_layernorm(x)
+            x = residual + layer.self_attn(hidden_states=x)[0]
+            residual = x
+            x = layer.post_attention_layernorm(x)
+            return residual + layer.mlp(x)
+
+    model, x = drawn(Layer), drawn_input()
+    old = copy.deepcopy(model)
+    report = replace_norms(model, fuse_residual=True)
+    assert [sites for *_, sites in report.fused] == [LAYERS[LlamaLayer]] * 2, report.unfused
+    close(results(model, x), results(old, x))

@@ -50,7 +50,7 @@ def rewritten(kind: type, norms: Collection[str]) -> Rewritten | str:
     function: Any = tree.body[0].body[0] if inside else tree.body[0]  # type: ignore[attr-defined]
     if not isinstance(function, ast.FunctionDef) or original.__code__.co_freevars:
         return "its forward is no plain function: it has variables of a scope around it"
-    fuser = _Fuser(norms)
+    fuser = _Fuser(norms, next(iter(original.__code__.co_varnames), "self"))
     fuser.visit(function)
     if not fuser.sites:
         return "its forward has no statement that adds before a norm, or keeps a norm's input"
@@ -101,10 +101,10 @@ def wrappers(function: Any) -> int:
 
 
 class _Fuser(ast.NodeTransformer):
-    """Replaces the two patterns in every list of statements of a function."""
+    """Replaces the two patterns in every list of statements of a function; `layer` is its name for the layer."""
 
-    def __init__(self, norms: Collection[str]) -> None:
-        self.norms = norms
+    def __init__(self, norms: Collection[str], layer: str) -> None:
+        self.norms, self.layer = norms, layer
         self.sites: list[tuple[str, str]] = []
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -134,7 +134,7 @@ class _Fuser(ast.NodeTransformer):
         if not isinstance(call, ast.Call) or call.keywords or len(call.args) != 1:
             return None
         of, argument = call.func, call.args[0]
-        if not isinstance(of, ast.Attribute) or not isinstance(of.value, ast.Name) or of.value.id != "self":
+        if not isinstance(of, ast.Attribute) or not isinstance(of.value, ast.Name) or of.value.id != self.layer:
             return None
         given = isinstance(argument, ast.Name) and argument.id == name
         return of.attr if given and of.attr in self.norms else None
@@ -168,7 +168,7 @@ class _Fuser(ast.NodeTransformer):
         else:
             call, given = "passed", [value]
         self.sites.append((norm.attr, call))
-        calls = ast.Attribute(ast.Name("self", ast.Load()), CALLS, ast.Load())
+        calls = ast.Attribute(ast.Name(self.layer, ast.Load()), CALLS, ast.Load())
         both = ast.Tuple([ast.Name(OUTPUT, ast.Store()), *first.targets], ast.Store())
         fused = ast.Assign([both], ast.Call(ast.Attribute(calls, call, ast.Load()), [norm, *given], []))
         taken = ast.Assign(last.targets, ast.Name(OUTPUT, ast.Load()))

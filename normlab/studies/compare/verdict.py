@@ -106,11 +106,13 @@ def short(verdict: Verdict, saved: Backward, recomputed: Backward, exact: Backwa
 def _times(factor: float) -> str:
     """Return a factor in two digits.
 
-    >>> _times(147_058.8), _times(2.345), _times(float("inf"))
-    ('150,000 times', '2.3 times', 'infinitely')
+    >>> _times(147_058.8), _times(2.345), _times(1.7e37), _times(float("inf"))
+    ('150,000 times', '2.3 times', '1.7e37 times', 'infinitely')
     """
     if np.isinf(factor):
         return "infinitely"
+    if factor >= 1e15:  # more digits than a float64 holds
+        return f"{scientific(factor)} times"
     return f"{float(f'{factor:.2g}'):,.{0 if factor >= 10 else 1}f} times"
 
 

@@ -108,6 +108,8 @@ def memory_sentences(record: dict[str, Any]) -> list[str]:
         f"In a step the blocks' norms and additions move {megabytes(apart)} MB, and {megabytes(fused)} MB where they "
         "are fused, which keeps as much."
     )
+    if record["dtype"] == "float64":
+        sentences.append("On a GPU attention in float64 keeps more than predicted: it has no fused kernel.")
     if base["peak_bytes"] is None:
         sentences.append("No peak: only a GPU's allocator counts.")
     return sentences

@@ -121,6 +121,12 @@ def test_memory_prints_what_is_saved_and_what_the_large_model_would_and_writes_r
     assert all(name in picture for name in ("torch.nn", "exact", "saved for the backward", "predicted", "step, ms"))
 
 
+def test_in_float64_a_gpu_keeps_more_than_predicted_and_the_command_says_so():
+    words = "On a GPU attention in float64 keeps more than predicted"
+    for dtype, said in (("float64", True), ("float32", False)):
+        assert (words in " ".join(run("memory", *TINY, "--dtype", dtype, "--steps", 2).stdout.split())) == said
+
+
 def test_peaks_are_shown_where_they_were_measured(monkeypatch, tmp_path):
     alone = measure.Bench.alone
     peaks = {"torch.nn": 30_000_000_000, "False": 30_100_000_000, "True": 28_000_000_000, "exact": 28_000_000_000}
