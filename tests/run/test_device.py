@@ -76,6 +76,12 @@ def test_streams(cuda):
         assert entered is stream
 
 
+def test_the_driver_is_there_and_has_the_runtime_s_version(cuda):
+    assert cuda.cudadrv.driver.driver.is_available
+    assert cuda.cudadrv.driver.driver.get_version() == cuda.runtime.get_version() == (13, 0)
+    assert cuda.cudadrv.driver.get_version() == (13, 0)
+
+
 def test_only_a_stream_is_taken_for_a_stream(cuda):
     @cuda.jit
     def count(x):
