@@ -82,7 +82,10 @@ def run_script(
             json_file.write_text("")
         if play is not None:
             play = play.absolute()
-            play.write_text("")
+            there = play.exists()
+            play.open("a").close()  # an error now, not when the program has ended
+            if not there:
+                play.unlink()  # the pages of several kernels have other names
         code = run_program(script, args or [], sanitize, trace, json_file, check, strict, play, module)
     except ModuleNotFoundError as error:
         raise refused("run", f"cannot run -m {script}: {error}") from None
