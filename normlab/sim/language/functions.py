@@ -6,6 +6,7 @@ exception (sqrt(-1), log(0), exp(1000)) is nan or inf.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
@@ -196,8 +197,23 @@ CMATH |= {
 # --- NumPy's own functions -------------------------------------------------------------------------------------------
 
 
-# Of 0.0 and -0.0 Numba takes the first, as of any two that are equal; NumPy takes the first or the second.
-FIRST_OF_EQUALS: dict[np.ufunc, Callable[[Any, Any], Any]] = {
+def _of_floats(ufunc: np.ufunc, formula: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return `formula` for floats and the ufunc for all other numbers."""
+    return lambda a, b: (formula if np.result_type(a, b).kind == "f" else ufunc)(a, b)
+
+
+def _remainder_of_division(a: Any, b: Any) -> Any:
+    rest = np.fmod(a, b)
+    return rest + np.where((rest != 0) & ((b < 0) != (rest < 0)), b, rest.dtype.type(0))
+
+
+# Ufuncs for which Numba has a formula of its own.
+FORMULAS: dict[np.ufunc, Callable[..., Any]] = {
+    np.floor_divide: _of_floats(np.floor_divide, lambda a, b: np.floor(a / b)),
+    np.remainder: _of_floats(np.remainder, _remainder_of_division),
+    np.power: operator.pow,  # the ufunc takes the root of a single number to the power of 0.5, also of -inf
+    np.sign: lambda a: np.where(a == 0, a, np.sign(a)),
+    # Of 0.0 and -0.0 the first, as of any two that are equal; NumPy takes the first or the second.
     np.maximum: lambda a, b: np.where((a >= b) | (a != a), a, b),
     np.minimum: lambda a, b: np.where((a <= b) | (a != a), a, b),
     np.fmax: lambda a, b: np.where((a >= b) | (b != b), a, b),
@@ -210,7 +226,7 @@ class TypedUfunc:
 
     def __init__(self, ufunc: np.ufunc):
         """Stand for `ufunc`; `compute` is its function of scalars, and of arrays of all lanes."""
-        self.ufunc, self.compute = ufunc, FIRST_OF_EQUALS.get(ufunc, ufunc)
+        self.ufunc, self.compute = ufunc, FORMULAS.get(ufunc, ufunc)
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         """Return the ufunc of scalars as the device's value; an integer that meets a float takes the float's type."""

@@ -129,7 +129,8 @@ def _ufunc(function: TypedUfunc, arguments: tuple, width: int) -> Any:
     whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
     if not whole or not trusted(compute, kind, count=len(arguments)):
         return lane_by_lane(function, arguments, width)
-    data = compute(*(one.data if type(one) is Vector else one for one in arguments))
+    # A scalar as an array, too: `trusted` knows arrays only, and NumPy has shortcuts for the power of one number.
+    data = compute(*(one.data if type(one) is Vector else np.full(width, one) for one in arguments))
     return _as_boolean(Vector(data.dtype.type, data), width)
 
 

@@ -743,6 +743,24 @@ def test_of_two_zeros_numpy_s_extremes_take_the_first_as_numba_s(ufunc, engine):
             assert set(np.signbit(out)) == {np.signbit(np.float64(expected(a, b)))}
 
 
+@pytest.mark.parametrize("ufunc", [np.floor_divide, np.remainder, np.power])
+@pytest.mark.parametrize("engine", ["scheduler", "vectorised"])
+def test_quotients_and_powers_of_numpy_are_numba_s(ufunc, engine):
+    @cuda.jit
+    def compute(a, b, out):
+        i = cuda.grid(1)
+        out[i, 0], out[i, 1] = ufunc(a[i], b[i]), ufunc(a[i], 0.5)
+
+    numbers = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 0.1, 7.0, -math.inf, math.inf, math.nan)
+    a, b = map(np.array, zip(*itertools.product(numbers, repeat=2), strict=True))
+    out, expected = np.empty((121, 2)), njit(lambda a, b: ufunc(a, b))
+    simulate(compute, engine=engine)[1, 121](a, b, out)
+    wanted = np.array([(expected(x, y), expected(x, 0.5)) for x, y in zip(a, b, strict=True)])
+    np.testing.assert_allclose(out, wanted, rtol=1e-14)
+    zeros = wanted == 0
+    np.testing.assert_array_equal(np.signbit(out[zeros]), np.signbit(wanted[zeros]))
+
+
 @pytest.mark.parametrize("r", [0.0, -0.0, 1.5, -math.inf, math.inf, math.nan])
 @pytest.mark.parametrize("phi", [0.0, -0.0, 1.0, math.inf, math.nan])
 def test_a_complex_number_of_length_and_angle_is_numba_s(r, phi):
