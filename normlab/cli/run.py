@@ -52,8 +52,9 @@ def run_script(
     a page each, with number and name.
 
     --sanitize and --trace report on stderr when the program has ended, kernel by kernel. Launches in processes that
-    the program starts are simulated, but not watched. A device array that is allocated empty and then partly written
-    counts as written if its elements are shorter than 4 bytes.
+    the program starts by multiprocessing are simulated, but not watched; those of subprocess are not simulated. A
+    device array that is allocated empty and then partly written counts as written if its elements are shorter than 4
+    bytes.
 
     Exit code: the program's own, as `python SCRIPT` would have it (1 for an uncaught exception, 130 for Ctrl-C), or 1
     when --sanitize found something wrong, whatever the program's: the last report on stderr tells the two apart. A
@@ -81,7 +82,10 @@ def run_script(
             json_file.write_text("")
         if play is not None:
             play = play.absolute()
-            play.write_text("")
+            there = play.exists()
+            play.open("a").close()  # an error now, not when the program has ended
+            if not there:
+                play.unlink()  # the pages of several kernels have other names
         code = run_program(script, args or [], sanitize, trace, json_file, check, strict, play, module)
     except ModuleNotFoundError as error:
         raise refused("run", f"cannot run -m {script}: {error}") from None

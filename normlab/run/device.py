@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from normlab.run.memory import MEMORY, Allocation
+from normlab.run.memory import MEMORY, Allocation, check_stream
 from normlab.run.numba_host import driver
 from normlab.sim.machine import cooperative
 
@@ -162,6 +162,7 @@ class Event:
 
     def record(self, stream: Any = 0) -> None:
         """Record the host's time."""
+        check_stream(stream)
         self._time = time.perf_counter()
 
     def query(self) -> bool:
@@ -173,6 +174,7 @@ class Event:
 
     def wait(self, stream: Any = 0) -> None:
         """Return at once."""
+        check_stream(stream)
 
     def elapsed_time(self, evtend: "Event") -> float:
         """Return the milliseconds that the simulation took from here to `evtend`."""

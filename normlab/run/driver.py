@@ -45,6 +45,7 @@ def _fill(target: Any, byte: int, size: int, *stream: Any) -> None:
     ctypes.memset(int(target), byte, size)
 
 
+VERSION = 13, 0  # of CUDA
 COPIES = (f"cuMemcpy{way}{late}" for way in ("HtoD", "DtoH", "DtoD") for late in ("", "Async"))
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("cuMemAlloc", "cuMemAllocManaged"), _on_device),
@@ -58,4 +59,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("cuMemsetD8", "cuMemsetD8Async"), _fill),
     "cuCtxSynchronize": lambda: None,
     "cuDeviceGetCount": lambda: 1,
+    "cuDriverGetVersion": lambda: 1000 * VERSION[0] + 10 * VERSION[1],
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from normlab.run.frozen import frozen
 from normlab.run.launcher import Launch, Launcher
+from normlab.run.memory import check_stream
 from normlab.run.numba_host import (
     cuda,
     declare,
@@ -242,6 +243,7 @@ class Configured:
 
     def __init__(self, kernel: Kernel, griddim: Any, blockdim: Any, stream: Any, sharedmem: int, cluster: Any):
         """Check the configuration, and raise the errors that `simulate` raises."""
+        check_stream(stream)
         across, *rest = cluster if isinstance(cluster, tuple) else (cluster or 1,)
         if any(extent != 1 for extent in rest):
             raise NotImplementedError(f"a cluster lies along x in normlab's simulator, not like {cluster}")

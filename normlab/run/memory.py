@@ -92,9 +92,16 @@ def interface_of(memory: np.ndarray, stream: Any) -> dict[str, Any]:
         "strides": None if memory.flags.c_contiguous else memory.strides,
         "data": (memory.ctypes.data if memory.size else 0, not memory.flags.writeable),
         "typestr": memory.dtype.str,
-        "stream": int(stream) if stream != 0 else None,
+        "stream": int(stream) if stream else None,
         "version": 3,
     }
+
+
+def check_stream(stream: Any) -> None:
+    """Raise Numba's TypeError for an object that is no stream; 0 and None are the default stream."""
+    default = stream is None or (isinstance(stream, (int, np.integer)) and stream == 0)
+    if not default and not hasattr(stream, "__cuda_stream__"):
+        raise TypeError(f"Expected a Stream object or 0, got the {type(stream).__name__} {stream!r:.60}")
 
 
 class DeviceArray:
@@ -125,6 +132,7 @@ class DeviceArray:
         return made
 
     def _keep(self, memory: np.ndarray, allocation: Allocation, stream: Any) -> None:
+        check_stream(stream)
         self.memory, self.stream, self.allocation = memory, stream, allocation
         self.shape, self.strides, self.dtype = memory.shape, memory.strides, memory.dtype
         self.ndim, self.size, self.nbytes = memory.ndim, memory.size, memory.nbytes
@@ -196,6 +204,7 @@ class DeviceArray:
 
     def copy_to_host(self, ary: np.ndarray | None = None, stream: Any = 0) -> np.ndarray:
         """Copy into `ary`, or a new host array, and return it. The copy is complete on return, even with a stream."""
+        check_stream(stream)
         if any(stride < 0 for stride in self.strides):
             raise NotImplementedError(f"D->H copy not implemented for negative strides: {self.strides}")
         if ary is None:
@@ -206,6 +215,7 @@ class DeviceArray:
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Copy a host or device array of the same shape and dtype here."""
+        check_stream(stream)
         source = ary.memory if isinstance(ary, DeviceArray) else np.asarray(ary)
         if not source.size:
             return
@@ -344,6 +354,7 @@ class HostMappedArray(np.ndarray):
 
     def copy_to_device(self, ary: Any, stream: Any = 0) -> None:
         """Copy a host or device array of the same shape and dtype here."""
+        check_stream(stream)
         DeviceArray.of(np.asarray(self)).copy_to_device(ary)
 
 

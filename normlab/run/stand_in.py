@@ -65,7 +65,7 @@ def host_face(launcher: Launcher) -> dict[str, Any]:
         "is_bfloat16_supported": lambda: device.DEVICE.supports_bfloat16,
         "is_fp8_supported": lambda: device.DEVICE.supports_fp8,
         "cuda_error": lambda: None,
-        "runtime": SimpleNamespace(get_version=lambda: (13, 0), is_supported_version=lambda: True),
+        "runtime": SimpleNamespace(get_version=lambda: driver.VERSION, is_supported_version=lambda: True),
         "stream": device.Stream,
         "default_stream": functools.partial(device.Stream, 0),
         "legacy_default_stream": functools.partial(device.Stream, 1),
@@ -171,6 +171,7 @@ def stand_in(launcher: Launcher) -> Iterator[None]:
             del used[name]
         alter(numba_host.driver.Driver, "__getattr__", lambda _, name: _of_driver(name))
         alter(numba_host.driver.Driver, "get_device", lambda _, devnum=0: device.DEVICE)
+        alter(numba_host.driver.Driver, "is_available", True)
         alter(numba_host.driver.Driver, "ensure_initialized", lambda driver: _refuse("the CUDA driver", NO_DRIVER)())
         for method, value in numba_host.kernel_allocations().items():
             alter(numba_host.nrt._Runtime, method, lambda runtime, *given, value=value, **options: value)

@@ -104,8 +104,9 @@ def test_play_writes_a_page_for_each_kernel(tmp_path):
     html = page.read_text()
     assert "<title>first, block (0, 0, 0): step by step</title>" in html
     assert f"<h2>{script}</h2>" in html
-    done = normlab_run("--trace", "--play", page, script, "both")
-    names = ["page-1-first.html", "page-2-second.html"]
+    done = normlab_run("--trace", "--play", tmp_path / "pages.html", script, "both")
+    names = ["pages-1-first.html", "pages-2-second.html"]
+    assert sorted(one.name for one in tmp_path.glob("*.html")) == ["page.html", *names]
     assert [f"wrote {tmp_path / name}\n" in done.stderr for name in names] == [True, True]
     assert "<title>second, " in (tmp_path / names[1]).read_text()
 

@@ -76,6 +76,37 @@ def test_streams(cuda):
         assert entered is stream
 
 
+def test_the_driver_is_there_and_has_the_runtime_s_version(cuda):
+    assert cuda.cudadrv.driver.driver.is_available
+    assert cuda.cudadrv.driver.driver.get_version() == cuda.runtime.get_version() == (13, 0)
+    assert cuda.cudadrv.driver.get_version() == (13, 0)
+
+
+def test_only_a_stream_is_taken_for_a_stream(cuda):
+    @cuda.jit
+    def count(x):
+        x[0] += 1
+
+    array = cuda.to_device(np.zeros(1), stream=None)
+    uses = (
+        lambda stream: cuda.to_device(np.zeros(1), stream=stream),
+        lambda stream: cuda.device_array(1, stream=stream),
+        lambda stream: array.copy_to_host(stream=stream),
+        lambda stream: array.copy_to_device(np.zeros(1), stream=stream),
+        lambda stream: cuda.event().record(stream),
+        lambda stream: cuda.event().wait(stream=stream),
+        lambda stream: count[1, 1, stream](array),
+        lambda stream: count.forall(1, stream=stream)(array),
+    )
+    for use in uses:
+        for stream in (0, cuda.stream(), cuda.external_stream(77)):
+            use(stream)
+        for wrong in ("a name", 3.5, 7, np.zeros(1)):
+            with pytest.raises(TypeError, match=f"Expected a Stream object or 0, got the {type(wrong).__name__} "):
+                use(wrong)
+    count[1, 1, None](array)
+
+
 def test_what_needs_a_driver_is_refused_by_name(cuda):
     for name in ("open_ipc_array", "set_memory_manager"):
         with pytest.raises(NotImplementedError, match=rf"cuda\.{name} is not in normlab run"):

@@ -253,6 +253,14 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
     return compute
 
 
+def sum_up(values: Any, start: Any = 0) -> Any:
+    """Return `sum(values, start)`: what is added to has one type from the start on, that of the sum, as in Numba."""
+    values = tuple(values)
+    total = reduce(operator.add, values, start)
+    # An integer to which a float is added last is a float to which integers are added: it neither wraps nor has a sign.
+    return reduce(operator.add, values, type(total)(start)) if isinstance(total, np.inexact) else total
+
+
 def divide_with_remainder(a: Any, b: Any) -> tuple[Any, Any]:
     """Return `divmod(a, b)`: of a uint64 and a signed integer two float64, where `//` and `%` give int64."""
     if meet_in_float(a, b):
@@ -273,6 +281,7 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "int": to_int,
     "max": _extreme(max, operator.gt, False),
     "min": _extreme(min, operator.lt, True),
+    "sum": sum_up,
     "bool": np.bool_,
     "complex": to_complex,
     "round": to_nearest,

@@ -6,6 +6,7 @@ exception (sqrt(-1), log(0), exp(1000)) is nan or inf.
 """
 
 import math
+import operator
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.language.arithmetic import power
+from normlab.sim.language.arithmetic import power, to_complex
 from normlab.sim.language.fused import fma64, narrow_fma
 from normlab.sim.language.integers import (
     BOOLS,
@@ -54,7 +55,7 @@ def _float_function(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 
 def _through_math(function: Callable[[float], float], pole: float = math.nan) -> Callable[[Any], Any]:
-    """Give a function that NumPy does not have the type of its argument, and `pole` where it is negative and raises."""
+    """Give a function that NumPy does not have the type of its argument, and `pole` at a negative pole of it."""
 
     def compute(value: Any) -> Any:
         value = _single(value)
@@ -62,8 +63,10 @@ def _through_math(function: Callable[[float], float], pole: float = math.nan) ->
             # Through float64 and then rounded: within the error bound of libdevice's own function, but not its last
             # bit.
             return type(value)(function(float(value)))
-        except (ValueError, OverflowError):
+        except ValueError:
             return type(value)(pole if value < 0 else 1 / value if value == 0 and math.isnan(pole) else math.inf)
+        except OverflowError:
+            return type(value)(math.copysign(math.inf, value))
 
     return compute
 
@@ -170,6 +173,13 @@ def _log(z: Any, base: Any = None) -> Any:
     return np.log(z) if base is None else np.log(z) / np.log(base)
 
 
+def _rect(r: Any, phi: Any) -> Any:
+    """Return the complex number of a length and an angle; of length 0 it is 0, and infinity makes no part of 0 NaN."""
+    if not np.isfinite(phi) and (r == 0 or np.isinf(r)):
+        return to_complex(r, phi) if r else to_complex(abs(r))
+    return to_complex(*(part / r if part == 0 and np.isinf(r) else part * r for part in (np.cos(phi), np.sin(phi))))
+
+
 # NumPy's functions have the width of their argument and never raise, where Python's cmath.log(0) does.
 CMATH: dict[str, Any] = {
     name: _complex_function(getattr(np, numpy_name)) for name, numpy_name in _COMPLEX_NAMES.items()
@@ -180,19 +190,43 @@ CMATH |= {
     "log": _complex_function(_log),
     "phase": _phase,
     "polar": lambda z: (np.hypot(z.real, z.imag), _phase(z)),
-    "rect": lambda r, phi: _complex(r) * np.exp(_complex(phi) * 1j),
+    "rect": lambda r, phi: _rect(_single(r), _single(phi)),
 }
 
 
 # --- NumPy's own functions -------------------------------------------------------------------------------------------
 
 
+def _of_floats(ufunc: np.ufunc, formula: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return `formula` for floats and the ufunc for all other numbers."""
+    return lambda a, b: (formula if np.result_type(a, b).kind == "f" else ufunc)(a, b)
+
+
+def _remainder_of_division(a: Any, b: Any) -> Any:
+    rest = np.fmod(a, b)
+    return rest + np.where((rest != 0) & ((b < 0) != (rest < 0)), b, rest.dtype.type(0))
+
+
+# Ufuncs for which Numba has a formula of its own.
+FORMULAS: dict[np.ufunc, Callable[..., Any]] = {
+    np.floor_divide: _of_floats(np.floor_divide, lambda a, b: np.floor(a / b)),
+    np.remainder: _of_floats(np.remainder, _remainder_of_division),
+    np.power: operator.pow,  # the ufunc takes the root of a single number to the power of 0.5, also of -inf
+    np.sign: lambda a: np.where(a == 0, a, np.sign(a)),
+    # Of 0.0 and -0.0 the first, as of any two that are equal; NumPy takes the first or the second.
+    np.maximum: lambda a, b: np.where((a >= b) | (a != a), a, b),
+    np.minimum: lambda a, b: np.where((a <= b) | (a != a), a, b),
+    np.fmax: lambda a, b: np.where((a >= b) | (b != b), a, b),
+    np.fmin: lambda a, b: np.where((a <= b) | (b != b), a, b),
+}
+
+
 class TypedUfunc:
     """A ufunc of NumPy that a kernel names: it takes and gives integers and bools in their own width, as Numba's do."""
 
     def __init__(self, ufunc: np.ufunc):
-        """Compute `ufunc`."""
-        self.ufunc = ufunc
+        """Stand for `ufunc`; `compute` is its function of scalars, and of arrays of all lanes."""
+        self.ufunc, self.compute = ufunc, FORMULAS.get(ufunc, ufunc)
 
     def __call__(self, *values: Any, **options: Any) -> Any:
         """Return the ufunc of scalars as the device's value; an integer that meets a float takes the float's type."""
@@ -203,10 +237,10 @@ class TypedUfunc:
         if inexact:
             kind = np.result_type(*inexact).type
             given = [kind(value) if value.dtype.kind in "iu" else value for value in given]
-        result = self.ufunc(*given)
+        result = self.compute(*given)
         if not inexact and getattr(result, "dtype", None) == np.float16:  # NumPy's of 8 bits; Numba has no such ufunc
             result = self.ufunc(*map(np.float32, given))
-        return tuple(map(adopt_scalar, result)) if isinstance(result, tuple) else adopt_scalar(result)
+        return tuple(map(adopt_scalar, result)) if isinstance(result, tuple) else adopt_scalar(result[()])
 
     def __getattr__(self, name: str) -> Any:
         """Return the ufunc's own attribute."""

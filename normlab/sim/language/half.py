@@ -46,8 +46,9 @@ def _functions(kind: Any, wide: Any, nearest: Function, name: str) -> dict[str, 
     table["htanh_approx"] = table["htanh"]
     table["habs"], table["hneg"] = computed(abs), computed(lambda x: -x)
     table["hmax"], table["hmin"] = computed(BUILTINS["max"]), computed(BUILTINS["min"])
-    # hmax ignores a NaN and these return it: np.maximum does, NumPy's fmax does not.
-    table["hmax_nan"], table["hmin_nan"] = computed(np.maximum), computed(np.minimum)
+    # hmax ignores a NaN and these return it.
+    for each in ("hmax", "hmin"):
+        table[f"{each}_nan"] = computed(lambda x, y, f=table[each]: f(x, y) if x == x and y == y else math.nan)
     fma = table["hfma"] = lambda x, y, z: narrow_fma(nearest, *map(kind, (x, y, z)))
     for each in ("hadd", "hsub", "hmul"):
         table[f"{each}_rn"] = table[each]

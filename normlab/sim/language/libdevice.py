@@ -77,7 +77,6 @@ REAL: dict[str, Function] = {
     "sinpi": lambda x: (
         _sine_of_half_turns(_half_turns(x)) * (np.copysign(1, x) if abs(np.fmod(x, 2)) <= 1 else -np.copysign(1, x))
     ),
-    "normcdf": lambda x: 0.5 * MATH["erfc"](-np.float64(x) / np.sqrt(2)),
     "sincos": lambda x: (np.sin(x), np.cos(x)),
 }
 # On a GPU these are less exact than the functions without `fast_`. Here both are the same function.
@@ -129,7 +128,7 @@ def _special_functions() -> dict[str, Function]:
     table: dict[str, Function] = {}
     bessel = {"j0": partial(special.jn, 0), "j1": partial(special.jn, 1)}
     bessel |= {"y0": partial(special.yn, 0), "y1": partial(special.yn, 1)}
-    others = {name: getattr(special, name) for name in ("erfinv", "erfcinv", "erfcx", "normcdfinv")}
+    others = {name: getattr(special, name) for name in ("erfinv", "erfcinv", "erfcx", "normcdf", "normcdfinv")}
     for suffix, kind in (("", np.float64), ("f", np.float32)):
         for name, function in (bessel | others).items():
             table[name + suffix] = lambda x, function=function, kind=kind: kind(function(float(kind(x))))

@@ -1,7 +1,8 @@
 """Compute libdevice's special functions, which neither NumPy nor Python has: erfinv, erfcx, Bessel functions.
 
-All are computed in float64: an inverse by Newton's method, Bessel functions of the first kind by quadrature, with an
-absolute error of about 1e-14, those of the second kind by series, with all digits as long as x < n.
+All are computed in float64: an inverse by Newton's method, Bessel functions of the first kind by series for the orders
+0 and 1, else by quadrature, with an absolute error of about 1e-14, those of the second kind by series, with all digits
+as long as x < n.
 """
 
 import math
@@ -22,6 +23,14 @@ def normcdfinv(p: float) -> float:
     if not 0 < p < 1:
         return -math.inf if p == 0 else math.inf if p == 1 else math.nan
     return NormalDist().inv_cdf(p)
+
+
+def normcdf(x: float) -> float:
+    """Return the normal distribution's cumulative probability at x."""
+    root = -x / math.sqrt(2)
+    if not 1 < root < 40:  # where the rounding of the root hardly matters, or nothing is left
+        return 0.5 * math.erfc(root)
+    return 0.5 * math.exp(-x * x / 2) * (1 - float(Fraction(x) ** 2 - Fraction(x * x)) / 2) * erfcx(root)
 
 
 def erfinv(y: float) -> float:
@@ -93,7 +102,9 @@ def jn(n: int, x: float) -> float:
     if n < 0 or math.isnan(x):  # CUDA's has no negative n
         return math.nan
     if x == 0 or math.isinf(x):
-        return float(n == x == 0)
+        return math.copysign(0.0, x) if n % 2 else float(n == x == 0)
+    if n < 2 and abs(x) < MIDDLE:  # CUDA bounds the ulps there
+        return _series(n, x)[0]
     if abs(x) > max(FAR, n * n):
         return _far_out(n, abs(x))[0] * (-1 if x < 0 and n % 2 else 1)
     # The integrand is smooth and periodic, so its mean over equidistant angles has all digits. Functions of orders from
@@ -125,7 +136,16 @@ def _first_y(n: int, x: float) -> float:
     """Return the Bessel function of the second kind and of order 0 or 1."""
     if x > MIDDLE:
         return _far_out(n, x)[1]
-    # The power series, in fixed point with so many digits that its large terms may cancel.
+    first, second = _series(n, x)
+    logarithm = (math.log(x) - math.log(2) + EULER) * first
+    return (2 * logarithm - second - (2 / x if n else 0.0)) / math.pi
+
+
+def _series(n: int, x: float) -> tuple[float, float]:
+    """Return the power series of the Bessel function of order 0 or 1, and that of the second kind's rest.
+
+    They are in fixed point with so many digits that large terms may cancel.
+    """
     square, k, term = int(Fraction(x) ** 2 / 4 * ONE), 0, ONE
     harmonic = n * ONE  # H(k) + H(k + n), sums of reciprocals
     first = second = 0
@@ -137,5 +157,4 @@ def _first_y(n: int, x: float) -> float:
         term = size if term < 0 else -size
         harmonic += ONE // k + ONE // (k + n)
     power = (x / 2) ** n
-    logarithm = (math.log(x) - math.log(2) + EULER) * (power * (first / ONE))
-    return (2 * logarithm - power * (second / ONE) - (2 / x if n else 0.0)) / math.pi
+    return power * (first / ONE), power * (second / ONE)

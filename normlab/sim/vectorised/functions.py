@@ -123,13 +123,14 @@ def _complex(*given: Any) -> Any:
 
 def _ufunc(function: TypedUfunc, arguments: tuple, width: int) -> Any:
     """Return a function of NumPy's own."""
-    ufunc = function.ufunc
+    compute = function.compute
     kinds = {kind_of(argument) for argument in arguments}
     (kind,) = kinds if len(kinds) == 1 else (None,)
-    whole = kind in (np.float32, np.float64, *COMPLEX) and ufunc.nout == 1
-    if not whole or not trusted(ufunc, kind, count=len(arguments)):
+    whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
+    if not whole or not trusted(compute, kind, count=len(arguments)):
         return lane_by_lane(function, arguments, width)
-    data = ufunc(*(one.data if type(one) is Vector else one for one in arguments))
+    # A scalar as an array, too: `trusted` knows arrays only, and NumPy has shortcuts for the power of one number.
+    data = compute(*(one.data if type(one) is Vector else np.full(width, one) for one in arguments))
     return _as_boolean(Vector(data.dtype.type, data), width)
 
 

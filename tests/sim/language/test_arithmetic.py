@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import cuda, errors, float32, float64, int8, int16, int32, int64, types, uint8, uint16, uint32, uint64
+from numba import cuda, errors, float32, float64, int8, int16, int32, int64, njit, types, uint8, uint16, uint32, uint64
 from numba.cuda.descriptor import cuda_target
 
 from normlab.engine.compile.compiler import TypingError
@@ -703,6 +703,69 @@ def test_a_float64_fma_rounds_once(a, b, c):
     result = one(lambda: cuda.fma(a, b, c))
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     assert result == exact.numerator / exact.denominator
+
+
+# --- sums, maxima, angles --------------------------------------------------------------------------------------------
+
+
+LARGEST = {"uint8": 255, "int64": 2**63 - 1, "uint64": 2**64 - 1, "float32": 1.1, "complex64": 1 + 2j}
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(LARGEST, repeat=2)))
+def test_a_sum_has_one_type_from_the_start_on_as_numba_s(first, second):
+    a, b = np.dtype(first).type(LARGEST[first]), np.dtype(second).type(LARGEST[second])
+    for ours, numba_s in (
+        (lambda: sum((a, b)), lambda a, b: sum((a, b))),
+        (lambda: sum((a, a, b)), lambda a, b: sum((a, a, b))),
+    ):
+        result, expected = one(ours), njit(numba_s)(a, b)
+        assert np.iscomplexobj(result) == np.iscomplexobj(expected)
+        np.testing.assert_allclose(complex(result), complex(expected), rtol=1e-6)
+
+
+ZEROS = (np.int32(0), np.float32(0), np.float32(-0.0), np.float64(-0.0), np.float64(0), np.float64(math.nan))
+
+
+@pytest.mark.parametrize("ufunc", [np.maximum, np.minimum, np.fmax, np.fmin])
+@pytest.mark.parametrize("engine", ["scheduler", "vectorised"])
+def test_of_two_zeros_numpy_s_extremes_take_the_first_as_numba_s(ufunc, engine):
+    @cuda.jit
+    def choose(a, b, out):
+        i = cuda.grid(1)
+        out[i] = ufunc(a[i], b[i])
+
+    expected = njit(lambda a, b: ufunc(a, b))
+    for a, b in itertools.product(ZEROS, repeat=2):
+        out = np.empty(32)
+        simulate(choose, engine=engine)[1, 32](np.full(32, a), np.full(32, b), out)
+        np.testing.assert_array_equal(out, np.float64(expected(a, b)))
+        if not math.isnan(out[0]):
+            assert set(np.signbit(out)) == {np.signbit(np.float64(expected(a, b)))}
+
+
+@pytest.mark.parametrize("ufunc", [np.floor_divide, np.remainder, np.power])
+@pytest.mark.parametrize("engine", ["scheduler", "vectorised"])
+def test_quotients_and_powers_of_numpy_are_numba_s(ufunc, engine):
+    @cuda.jit
+    def compute(a, b, out):
+        i = cuda.grid(1)
+        out[i, 0], out[i, 1] = ufunc(a[i], b[i]), ufunc(a[i], 0.5)
+
+    numbers = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 0.1, 7.0, -math.inf, math.inf, math.nan)
+    a, b = map(np.array, zip(*itertools.product(numbers, repeat=2), strict=True))
+    out, expected = np.empty((121, 2)), njit(lambda a, b: ufunc(a, b))
+    simulate(compute, engine=engine)[1, 121](a, b, out)
+    wanted = np.array([(expected(x, y), expected(x, 0.5)) for x, y in zip(a, b, strict=True)])
+    np.testing.assert_allclose(out, wanted, rtol=1e-14)
+    zeros = wanted == 0
+    np.testing.assert_array_equal(np.signbit(out[zeros]), np.signbit(wanted[zeros]))
+
+
+@pytest.mark.parametrize("r", [0.0, -0.0, 1.5, -math.inf, math.inf, math.nan])
+@pytest.mark.parametrize("phi", [0.0, -0.0, 1.0, math.inf, math.nan])
+def test_a_complex_number_of_length_and_angle_is_numba_s(r, phi):
+    result, expected = one(lambda: cmath.rect(r, phi)), njit(lambda r, phi: cmath.rect(r, phi))(r, phi)
+    assert repr(complex(result)) == repr(expected) or math.isclose(result.real, expected.real)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

@@ -97,6 +97,15 @@ def test_half_precision_has_the_functions_of_its_header_too():
     assert FP16.hisinf(-np.inf) == -1
 
 
+@pytest.mark.parametrize("functions", [FP16, BF16])
+def test_minus_zero_is_below_zero_in_all_maxima_and_minima(functions):
+    for given in ((0.0, -0.0), (-0.0, 0.0)):
+        for name in ("hmax", "hmax_nan"):
+            assert not np.signbit(float(getattr(functions, name)(*given)))
+        for name in ("hmin", "hmin_nan"):
+            assert np.signbit(float(getattr(functions, name)(*given)))
+
+
 def test_both_types_have_the_same_functions():
     assert {name.replace("bfloat16", "half") for name in vars(BF16)} == set(vars(FP16))
 

@@ -79,6 +79,8 @@ def test_roots_are_rounded_in_their_direction(letter):
     (("cospi", 0.5), 0.0), (("cospi", 1.0), -1.0), (("sinpi", 1.0), 0.0), (("sinpi", -0.5), -1.0),
     (("sinpi", 1.5), -1.0),
     (("half2float", 15360), 1.0), (("float2half_rn", 1.0), 15360),
+    (("j1", -0.0), -0.0), (("j1f", -math.inf), -0.0), (("tgamma", -1e-310), -math.inf),
+    (("tgamma", -1.0), math.nan), (("tgamma", -200.5), -0.0), (("normcdf", -40.0), 0.0), (("normcdf", 40.0), 1.0),
 ])  # fmt: skip
 def test_one_value_of_each(call, expected):
     name, *arguments = call
@@ -121,6 +123,8 @@ def test_special_functions(name, arguments, expected):
     ("yn", (9, 2.220446049250313e-16), -5.0081644657573044e147),
     ("yn", (8, 2.220446049250313e-16), -6.950224376241632e130),
     ("yn", (8, 1.9925850191858947), -1907.7691237388758), ("y1", (0.8265037763502583,), -0.9487049780608301),
+    ("j1", (1e-92,), 5e-93), ("j1", (-3.8,), -0.0128210029267317), ("j0", (2.4,), 0.002507683297243859),
+    ("normcdf", (-27.67550701105766,), 6.884337217453219e-169), ("normcdf", (-3.5,), 0.00023262907903552504),
 ])  # fmt: skip
 def test_special_functions_have_all_digits_where_cuda_bounds_their_ulps(name, arguments, expected):
     assert abs(getattr(LIBDEVICE, name)(*arguments) - expected) <= 6 * np.spacing(abs(expected))
