@@ -134,6 +134,13 @@ def test_what_cannot_be_done_is_told_with_exit_code_2(folder, arguments, says):
     assert says in done.stderr
 
 
+def test_a_hidden_case_that_no_solution_can_pass_is_refused_and_costs_nobody_points(folder):
+    (folder / "hidden.toml").write_text("[guard]\ncases = [{n = 64}, {n = 65}]\n")  # the launch has 64 threads
+    done = run("check", "7", "--hidden", "hidden.toml")
+    assert done.exit_code == 2
+    assert "hidden [guard]: the reference solution fails the case {'n': 65}: y[64]: expected" in done.stderr
+
+
 @pytest.fixture
 def classroom(tmp_path):
     for name, solved in (("ada", ["07", "10"]), ("bob", ["10"])):

@@ -25,6 +25,9 @@ def wrongly(exercise, name, tmp_path, **how):
     return grading.check(given.number, given.source, str(file), **how), given.source.splitlines()
 
 
+BARRIERS = "normlab__barriers.sum"
+
+
 def hidden(tmp_path, text):
     file = tmp_path / "hidden.toml"
     file.write_text(text)
@@ -229,7 +232,11 @@ def test_hidden_budgets_count(tmp_path):
         ("[vector_copy]\ncase = []", "case = []: a table has draws"),
         ("[vector_copy]\ncases = [{m = 3}]", "a case has n, and may have a kind of counting, normal; not {'m': 3}"),
         ("[vector_copy]\ncases = [{n = 0}]", "n is a number from 1 on, not 0"),
+        ("[vector_copy]\ncases = [3]", "a case has n, and may have a kind of counting, normal; not 3"),
+        ("[vector_copy]\ndraws = -3", "draws = -3: a table has draws (a number from 0 on)"),
         ("[vector_copy]\nbudgets = {sectors = 3}", "there is no metric 'sectors'"),
+        (f'[vector_copy]\nbudgets = {{"{BARRIERS}" = "a"}}', f"{BARRIERS} is a number from 0 on, not 'a'"),
+        (f'[vector_copy]\nbudgets = {{"{BARRIERS}" = -1}}', f"{BARRIERS} is a number from 0 on, not -1"),
         ("vector_copy = 3", "a table is needed, not 3"),
     ],
 )
