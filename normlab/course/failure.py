@@ -91,6 +91,10 @@ def stopped(error: StoppedError, late: str = ENDLESS) -> Failure:
     advice = []
     if "NoneType" in error.text:
         advice = ["a function that ends without a return gives None: does every way through yours return?"]
+    elif "'array'" in error.text or "array element with a sequence" in error.text:
+        advice = ["an array is no number: a thread takes an element of it, by its index"]
+    elif "Dim3" in error.text:
+        advice = ["threadIdx, blockIdx, blockDim and gridDim have three numbers: add .x, .y or .z"]
     return Failure(error.kind, headline, error.line, (*error.notes, *advice))
 
 
@@ -282,9 +286,13 @@ def uneven(
 
 
 def told(failure: Failure, file: str) -> str:
-    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
+    """Return a failure as plain text: its headline, with the line in `file`, then its details.
+
+    What a student's code prints or says may have control characters, which a terminal would obey.
+    """
     where = f" ({file}:{failure.line})" if failure.line else ""
-    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
+    text = "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:

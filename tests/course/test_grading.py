@@ -201,6 +201,29 @@ def test_why_there_is_no_picture():
     assert result.no_picture.startswith("IndexError: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "text", "advice"),
+    [
+        ("y[i] = x + x", "'array' and 'array'", "a thread takes an element"),
+        ("y[i] = x", "with a sequence", "a thread takes an element"),
+        ("y[cuda.threadIdx + 1] = x[i]", "'Dim3'", "add .x, .y or .z"),
+    ],
+)
+def test_an_array_or_a_thread_s_index_that_is_used_as_a_number_is_named(line, text, advice):
+    source = catalogue.skeleton("01") + f"    i = cuda.threadIdx.x\n    {line}\n"
+    failure = graded("01", source).failure
+    assert failure.kind == "exception"
+    assert text in failure.headline
+    assert any(advice in one for one in failure.details), failure.details
+
+
+def test_a_message_has_no_control_characters_of_a_student_s():
+    source = catalogue.skeleton("01") + '    assert False, "\\x1b[2Jsolved\\r"\n'
+    found = graded("01", source).failure
+    assert "\x1b[2Jsolved" in found.headline
+    assert failure.told(found, "01_map.py").startswith("AssertionError: \ufffd[2Jsolved\ufffd (01_map.py:")
+
+
 def test_hidden_checks_have_points_of_their_own(tmp_path):
     small = SOLVED["22"].replace("    if", "    n = min(n, 5030)  # beyond what the exercise draws\n    if", 1)
     assert graded("22", small).points == 8
