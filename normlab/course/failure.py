@@ -95,7 +95,8 @@ def stopped(error: StoppedError, late: str = ENDLESS) -> Failure:
         advice = ["an array is no number: a thread takes an element of it, by its index"]
     elif "Dim3" in error.text:
         advice = ["threadIdx, blockIdx, blockDim and gridDim have three numbers: add .x, .y or .z"]
-    return Failure(error.kind, headline, error.line, (*error.notes, *advice))
+    notes = () if error.kind == "time" else error.notes  # the thread that ran at that moment
+    return Failure(error.kind, headline, error.line, (*notes, *advice))
 
 
 def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure:
@@ -126,6 +127,13 @@ def _function_at(act: dict[str, Any]) -> str:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     around = [node for node in functions if node.lineno <= act["line"] <= (node.end_lineno or node.lineno)]
     return max(around, key=lambda node: node.lineno).name if around else ""
+
+
+def at_loop(failure: Failure, source: Source) -> Failure:
+    """Return the failure of a launch that took too long, at its loop: where in it the launch was stopped is chance."""
+    if failure.kind != "time" or failure.line is None:
+        return failure
+    return replace(failure, line=given.loop_of(source.text, failure.line))
 
 
 def in_own_lines(failure: Failure, source: Source) -> Failure:

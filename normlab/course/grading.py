@@ -105,14 +105,15 @@ def check(
                     grader.within(extra.budgets)
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
-                    unseen = error.failure
+                    unseen = failure.at_loop(error.failure, grader.source)
             spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             _obey_last(source, skeleton)
             parts["budgets"] = POINTS["budgets"]
             cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
-        seen = failure.in_own_lines(error.failure, Source(source, file, skeleton))
+        own = Source(source, file, skeleton)
+        seen = failure.in_own_lines(failure.at_loop(error.failure, own), own)
     seconds = time.perf_counter() - began
     result = Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
     return replace(result, spent=spent, cost=cost)

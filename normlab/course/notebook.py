@@ -148,7 +148,7 @@ def _read(function: Any) -> Written:
         lines, first = inspect.getsourcelines(function)
     except OSError:
         raise ValueError(
-            f"the source of {function.__name__} cannot be read: define it in a notebook's cell or in a file"
+            f"the source of {function.__name__} cannot be read: define it in a file, or in a cell without %%time"
         ) from None
     return Written(function.__name__, dedent("".join(lines)), max(first, 1))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from course.solved import WRONG
 
-from normlab.course import catalogue, failure, grading, reference
+from normlab.course import catalogue, failure, given, grading, reference
 from normlab.course.exercise import Answer
 from normlab.course.hidden import read
 from normlab.course.process import Limits
@@ -215,6 +215,29 @@ def test_an_array_or_a_thread_s_index_that_is_used_as_a_number_is_named(line, te
     assert failure.kind == "exception"
     assert text in failure.headline
     assert any(advice in one for one in failure.details), failure.details
+
+
+ENDLESS = {
+    "a while, in the for of its rows": "    for row in range(2):\n        while True:  # here\n            i += row\n",
+    "a while around a for": "    while True:  # here\n        for k in range(9):\n            i += k\n        i -= 1\n",
+    "a function in a while": "    while True:  # here\n        i = later(i)\n        i -= 1\n",
+}
+LATER = "@cuda.jit(device=True)\ndef later(i):\n    j = i + 1\n    j += 1\n    return j\n\n\n"
+
+
+@pytest.mark.parametrize("loop", ENDLESS.values(), ids=ENDLESS)
+def test_a_launch_that_takes_too_long_is_told_by_its_loop_wherever_the_clock_stopped_it(loop):
+    source = catalogue.skeleton("02").replace("@cuda.jit\n", f"{LATER}@cuda.jit\n")
+    source += f"    i = cuda.threadIdx.x\n{loop}"
+    found = graded("02", source, limits=Limits(seconds=0.5)).failure
+    (line,) = (number for number, text in enumerate(source.splitlines(), 1) if text.endswith("# here"))
+    assert (found.kind, found.line) == ("time", line)
+    assert not any("thread" in one for one in found.details), found.details
+    for stopped_at in range(line, len(source.splitlines()) + 1):
+        assert given.loop_of(source, stopped_at) == line
+    assert given.loop_of(source, source.splitlines().index("    j += 1") + 1) == (
+        line if "later" in loop else source.splitlines().index("    j += 1") + 1
+    )
 
 
 def test_a_message_has_no_control_characters_of_a_student_s():
