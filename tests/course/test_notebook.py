@@ -213,3 +213,9 @@ def test_an_answer_is_a_number_not_one_that_is_near(answer, passed):
 def test_an_answer_that_is_no_number_is_told(answer):
     with pytest.raises(TypeError, match=r"course\.check\(answer, 'tall_warp'\) needs a number, or several, not "):
         course.check(answer, "tall_warp")
+
+
+@pytest.mark.parametrize("seed", [-3, 1.5])
+def test_a_seed_is_a_number_from_0_on(seed):
+    with pytest.raises(ValueError, match=rf"seed={seed}\): seed is a number from 0 on"):
+        course.check(mine, "map", seed=seed)
