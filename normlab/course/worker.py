@@ -160,8 +160,9 @@ def _answer(
 ) -> tuple[dict[str, Any], list[bytes], list[Trace]]:
     """Load a source, or run launches; return the reply, the arrays' bytes after the launches, and the traces."""
     if "source" in header:
-        # findings name the text of lines, and the file may have changed on the disk
-        lines = header["source"].splitlines(keepends=True)
+        # findings name the text of lines, and the file may have changed on the disk; str.splitlines would end a line
+        # at U+2028 and the like, too, where Python ends none
+        lines = io.StringIO(header["source"]).readlines()
         linecache.cache[header["file"]] = len(header["source"]), None, lines, header["file"]
         module = ModuleType("solution")
         names.update(vars(module), __file__=header["file"])

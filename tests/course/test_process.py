@@ -190,3 +190,10 @@ def test_what_is_printed_and_what_fails_tells_no_addresses_which_runs_differ_in(
     ):
         solution.run(CASE, watch)
     assert "0x" not in caught.value.text
+
+
+def test_a_line_s_text_is_the_one_that_python_counts():
+    source = KERNEL.format("z = '\u2028\x0c\x85'\n    z = x[i + 99]")
+    with Solution(source, FILE) as solution:
+        (finding, *_) = solution.run(CASE, "sanitize").observed["findings"]
+    assert (finding["first"]["line"], finding["first"]["text"].strip()) == (6, "z = x[i + 99]")
