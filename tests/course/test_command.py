@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -113,6 +115,25 @@ def test_files_that_are_none_are_graded(folder):
     for number, says in (("7", "is no text in UTF-8"), ("8", "more than 200,000"), ("9", "is no plain file")):
         done = run("check", number)
         assert (done.exit_code, says in done.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("count", ['"a"', "-5", "1.5"])
+def test_a_damaged_memory_is_no_memory(folder, count):
+    (folder / ".normlab-course.json").write_text(f'{{"solved": {{}}, "hints": {{"welford_step": {count}}}}}')
+    done = run("hint", 7)
+    assert (done.exit_code, done.stdout[:4]) == (0, "1 of"), done.output
+    assert run("progress").exit_code == 0
+
+
+def test_a_file_that_cannot_be_read_is_begun_and_a_picture_that_cannot_be_written_is_told(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != file_of(Path(), "08"))  # root reads everything
+    assert re.search(r"08 .* begun", run("progress").stdout)
+    solve(folder, "01")
+    (folder / "01_map.png").mkdir()
+    done = run("check", 1, "--show")
+    assert done.exit_code == 0, done.output
+    assert "no picture of it: cannot write 01_map.png: Is a directory" in done.stdout
+    assert "By an addition" in done.stdout  # the solutions are shown all the same
 
 
 @pytest.mark.parametrize(
