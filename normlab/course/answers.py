@@ -53,11 +53,15 @@ class Answered:
 
 
 def answered(name: str, answer: Any) -> Answered:
-    """Check a number or several. None, Ellipsis and nothing are no answer yet."""
+    """Check a number or several; TypeError for anything else. None, Ellipsis and nothing are no answer yet."""
     question = QUESTIONS[name]
-    if answer is None or answer is Ellipsis or (isinstance(answer, Iterable) and not len(list(answer))):
+    answer = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str) else answer
+    if answer is None or answer is Ellipsis or (isinstance(answer, list) and not answer):
         return Answered(name, False, "no answer yet")
-    given = {int(one) for one in np.ravel(list(answer) if isinstance(answer, Iterable) else answer)}
+    try:
+        given = {float(one) for one in np.ravel(answer).tolist()}
+    except (TypeError, ValueError):
+        raise TypeError(f"course.check(answer, {name!r}) needs a number, or several, not {answer!r}") from None
     if given == question.answer:
         return Answered(name, True, "right")
     wrong, missing = len(given - question.answer), len(question.answer - given)

@@ -16,6 +16,8 @@ from normlab.course.grading import Result
 from normlab.course.hidden import Hidden
 from normlab.course.overview import Student
 
+ARCHIVES = (".7z", ".rar", ".tar", ".tgz", ".gz", ".xz", ".bz2")  # not looked into
+
 
 def students(classroom: Path, output: Path, one: bool = False) -> dict[str, Path]:
     """Return the folders to grade by the students' names, sorted by name. Raise ValueError if none has an exercise.
@@ -51,8 +53,22 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
         if len(courses) > 1:
             found |= {f"{name}/{one}": where for one, where in below.items()}
         else:
-            found[_unused(name, found)] = next(iter(courses), path)
+            beside = [one for one in below.values() if one not in courses]
+            alone = courses and not any(map(handed_in.is_handed_in, beside)) and not _loose(path)
+            found[_unused(name, found)] = courses[0] if alone else path
     return found
+
+
+def left_out(classroom: Path, folders: dict[str, Path]) -> list[str]:
+    """Return the exercises and archives that lie beside the students' folders and zips, so that no student has them."""
+    parents = {classroom, *(above for path in folders.values() for above in path.parents if classroom in above.parents)}
+    within = [parent for parent in parents - {*folders.values()} if parent.is_dir()]
+    return sorted(_printable(one.relative_to(classroom).as_posix()) for parent in within for one in _loose(parent))
+
+
+def _loose(parent: Path) -> list[Path]:
+    """Return the exercises and the archives other than zips that lie in a folder itself."""
+    return [one for one in parent.iterdir() if handed_in.exercise_of(one.name) or one.name.lower().endswith(ARCHIVES)]
 
 
 def _unused(name: str, found: dict[str, Path]) -> str:

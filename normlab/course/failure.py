@@ -91,7 +91,12 @@ def stopped(error: StoppedError, late: str = ENDLESS) -> Failure:
     advice = []
     if "NoneType" in error.text:
         advice = ["a function that ends without a return gives None: does every way through yours return?"]
-    return Failure(error.kind, headline, error.line, (*error.notes, *advice))
+    elif "'array'" in error.text or "array element with a sequence" in error.text:
+        advice = ["an array is no number: a thread takes an element of it, by its index"]
+    elif "Dim3" in error.text:
+        advice = ["threadIdx, blockIdx, blockDim and gridDim have three numbers: add .x, .y or .z"]
+    notes = () if error.kind == "time" else error.notes  # the thread that ran at that moment
+    return Failure(error.kind, headline, error.line, (*notes, *advice))
 
 
 def found(findings: list[dict[str, Any]], case: Case, source: Source) -> Failure:
@@ -122,6 +127,13 @@ def _function_at(act: dict[str, Any]) -> str:
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     around = [node for node in functions if node.lineno <= act["line"] <= (node.end_lineno or node.lineno)]
     return max(around, key=lambda node: node.lineno).name if around else ""
+
+
+def at_loop(failure: Failure, source: Source) -> Failure:
+    """Return the failure of a launch that took too long, at its loop: where in it the launch was stopped is chance."""
+    if failure.kind != "time" or failure.line is None:
+        return failure
+    return replace(failure, line=given.loop_of(source.text, failure.line))
 
 
 def in_own_lines(failure: Failure, source: Source) -> Failure:
@@ -282,9 +294,13 @@ def uneven(
 
 
 def told(failure: Failure, file: str) -> str:
-    """Return a failure as plain text: its headline, with the line in `file`, then its details."""
+    """Return a failure as plain text: its headline, with the line in `file`, then its details.
+
+    What a student's code prints or says may have control characters, which a terminal would obey.
+    """
     where = f" ({file}:{failure.line})" if failure.line else ""
-    return "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
+    text = "\n".join([f"{failure.headline}{where}", *(f"  {line}" for line in failure.details)])
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def _summed(costs: list[dict[str, Any]], metric: str) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ def progress(folder: Path) -> list[Progress]:
         exercise, path = catalogue.exercise(number), file_of(folder, number)
         if not path.is_file():
             state = "missing"
+        elif not os.access(path, os.R_OK):
+            state = "begun"  # its check says why it cannot be read
         elif exercise.name in memory["solved"]:
             state = "solved" if memory["solved"][exercise.name] == _digest(path) else "changed"
         else:
@@ -145,6 +148,8 @@ def _memory(folder: Path) -> dict[str, Any]:
     try:
         memory = json.loads((folder / MEMORY).read_text(encoding="utf-8"))
         parts = {part: {_name(key): value for key, value in memory[part].items()} for part in ("solved", "hints")}
+        if not all(type(count) is int and count >= 0 for count in parts["hints"].values()):
+            raise ValueError("a number of hints is none")
         return parts | {"solutions": memory.get("solutions") is not False}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {"solved": {}, "hints": {}, "solutions": True}

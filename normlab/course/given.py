@@ -182,6 +182,29 @@ def calling_lines(source: str, function: str) -> list[int]:
     return sorted(own or {line for name, line in calls if name in imported - numbers})
 
 
+def loop_of(source: str, line: int) -> int:
+    """Return the line of the outermost `while` around a line, or else `for`; or the line itself if there is no loop.
+
+    Of a line in a function without a loop: that around the calls of the function.
+    """
+    tree = ast.parse(source)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    waiting, seen = [line], set[str]()
+    while waiting:
+        at = waiting.pop(0)
+        function = next((one for one in functions if one.lineno <= at <= (one.end_lineno or at)), None)
+        if function is None or function.name in seen:
+            continue
+        seen.add(function.name)
+        for kind in (ast.While, ast.For):
+            loops = [one for one in ast.walk(function) if isinstance(one, kind)]
+            if around := [one.lineno for one in loops if one.lineno <= at <= (one.end_lineno or at)]:
+                return min(around)
+        waiting += [call.lineno for call in calls if ast.unparse(call.func) == function.name]
+    return line
+
+
 def code_lines(statements: list[ast.stmt], depth: int = 0) -> Iterator[Line]:
     """Yield the lines of code of statements, without comments, docstrings, `pass` and the `__main__` block."""
     indent = "    " * depth

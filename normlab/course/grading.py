@@ -105,17 +105,34 @@ def check(
                     grader.within(extra.budgets)
                     parts["hidden"] = POINTS["hidden"]
                 except FailureError as error:
-                    unseen = error.failure
+                    unseen = failure.at_loop(error.failure, grader.source)
             spent, launches = grader.spends(number, exercise.counted(seed, COUNTED))
             _short(exercise, source, skeleton)
             _obey_last(source, skeleton)
             parts["budgets"] = POINTS["budgets"]
             cost = None if unseen else ranking.cost(launches)
     except FailureError as error:
-        seen = failure.in_own_lines(error.failure, Source(source, file, skeleton))
+        own = Source(source, file, skeleton)
+        seen = failure.in_own_lines(failure.at_loop(error.failure, own), own)
     seconds = time.perf_counter() - began
     result = Result(number, exercise.name, exercise.title, parts, seen, unseen, seconds, picture, no_picture)
     return replace(result, spent=spent, cost=cost)
+
+
+def need_solvable(hidden: Hidden) -> None:
+    """Raise ValueError if a reference solution fails one of the cases in an instructor's file: each student would."""
+    for name, table in hidden.tables.items():
+        number = catalogue.number_of(name)
+        exercise = catalogue.exercise(number)
+        source = Source(reference.source(number), f"the reference solution of {name}", catalogue.skeleton(number))
+        cases = hidden.cases(exercise)
+        if not cases:
+            continue
+        with _begin(source.text, source.file, NORMAL) as solution:
+            for asked, drawn in zip(table["cases"], cases, strict=True):
+                if fails := _Grader(exercise, solution, source).fails(drawn):
+                    why = f"the reference solution fails the case {asked!r}: {fails.headline}"
+                    raise ValueError(f"hidden [{name}]: {why}")
 
 
 def _obey(source: str, skeleton: str) -> None:
@@ -161,10 +178,10 @@ class _Grader:
     def right(self, draws: Iterable[Drawn]) -> None:
         """Run every draw. If one fails, explain the smallest failing input found."""
         for drawn in draws:
-            if fails := self._fails(drawn):
+            if fails := self.fails(drawn):
                 raise FailureError(self._explained(*self._smallest(drawn, fails)))
 
-    def _fails(self, drawn: Drawn) -> Failure | None:
+    def fails(self, drawn: Drawn) -> Failure | None:
         """Run one input; return its failure with the kernel's printed output added, or None if it passes."""
         fails = self._judge(self.exercise.make(drawn))
         return fails and replace(fails, printed=self.solution.printed)
@@ -192,7 +209,7 @@ class _Grader:
         simpler = iter(self.exercise.simpler(drawn))
         while tries and (candidate := next(simpler, None)) is not None:
             tries -= 1
-            again = self._fails(candidate)
+            again = self.fails(candidate)
             if again is not None and again.kind == fails.kind:
                 drawn, fails, simpler = candidate, again, iter(self.exercise.simpler(candidate))
         return drawn, fails

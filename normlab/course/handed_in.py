@@ -138,6 +138,8 @@ def _zipped(content: bytes, where: str, remarks: list[str], depth: int) -> Itera
     except DAMAGED:
         remarks.append(f"{where} cannot be unpacked: it is damaged, or no zip")
         return
+    if len(archive.infolist()) > MOST:
+        remarks.append(f"{where} has more than {MOST:,} files: the others are left out")
     for entry in archive.infolist()[:MOST]:
         name = entry.filename.replace("\\", "/")
         parts, inside = PurePosixPath(name).parts, f"{where}/{name}"

@@ -44,11 +44,17 @@ class Hidden:
         """Return the hidden inputs and budgets of an exercise."""
         table = self.tables.get(exercise.name, {})
         draws = exercise.draws(self.seed, table.get("draws", self.draws))
-        for number, case in enumerate(table.get("cases", [])):
-            sizes = {name: size for name, size in case.items() if name != "kind"}
-            draws.append(Drawn(sizes, case.get("kind", exercise.kinds[0]), self.seed + number))
+        draws += self.cases(exercise)
         budgets = [Budget(name, most, "a hidden budget") for name, most in table.get("budgets", {}).items()]
         return Extra(draws, exercise.counted(self.seed, COUNTED)[1:], budgets)
+
+    def cases(self, exercise: Exercise) -> list[Drawn]:
+        """Return the inputs that the file names for an exercise."""
+        found = []
+        for number, case in enumerate(self.tables.get(exercise.name, {}).get("cases", [])):
+            sizes = {name: size for name, size in case.items() if name != "kind"}
+            found.append(Drawn(sizes, case.get("kind", exercise.kinds[0]), self.seed + number))
+        return found
 
 
 def read(path: Path) -> Hidden:
@@ -74,12 +80,12 @@ def _check(where: str, exercise: Exercise, table: Any) -> None:
     if not isinstance(table, dict):
         raise ValueError(f"{where}: a table is needed, not {table!r}")
     for key, value in table.items():
-        if key not in TABLE or type(value) is not TABLE[key]:
+        if key not in TABLE or type(value) is not TABLE[key] or (isinstance(value, int) and value < 0):
             raise ValueError(
-                f"{where}: {key} = {value!r}: a table has draws (a number), cases (a list), budgets (a table)"
+                f"{where}: {key} = {value!r}: a table has draws (a number from 0 on), cases (a list), budgets (a table)"
             )
     for case in table.get("cases", []):
-        sizes = {name: size for name, size in case.items() if name != "kind"}
+        sizes = {name: size for name, size in case.items() if name != "kind"} if isinstance(case, dict) else {}
         if sizes.keys() != exercise.sizes.keys() or case.get("kind", exercise.kinds[0]) not in exercise.kinds:
             raise ValueError(
                 f"{where}: a case has {', '.join(exercise.sizes)}, and may have a kind of {', '.join(exercise.kinds)}; "
@@ -88,6 +94,8 @@ def _check(where: str, exercise: Exercise, table: Any) -> None:
         for name, size in sizes.items():
             if type(size) is not int or size < exercise.sizes[name].smallest:
                 raise ValueError(f"{where}: {name} is a number from {exercise.sizes[name].smallest} on, not {size!r}")
-    for metric in table.get("budgets", {}):
+    for metric, most in table.get("budgets", {}).items():
         if metric not in METRICS:
             raise ValueError(f"{where}: there is no metric {metric!r}; normlab.sim.METRICS has them all")
+        if type(most) is not int or most < 0:
+            raise ValueError(f"{where}: {metric} is a number from 0 on, not {most!r}")

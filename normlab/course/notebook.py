@@ -122,6 +122,8 @@ def checked(kernel: Any, name: str, seed: int) -> Checked | answers.Answered:
     if name in answers.QUESTIONS:
         return answers.answered(name, kernel)
     key = catalogue.key_of(name)
+    if type(seed) is not int or seed < 0:
+        raise ValueError(f"course.check(kernel, {name!r}, seed={seed!r}): seed is a number from 0 on")
     functions = kernel if isinstance(kernel, tuple | list) else [kernel]
     own = [_python(function, name) for function in functions]
     skeleton = catalogue.skeleton(key)
@@ -148,7 +150,7 @@ def _read(function: Any) -> Written:
         lines, first = inspect.getsourcelines(function)
     except OSError:
         raise ValueError(
-            f"the source of {function.__name__} cannot be read: define it in a notebook's cell or in a file"
+            f"the source of {function.__name__} cannot be read: define it in a file, or in a cell without %%time"
         ) from None
     return Written(function.__name__, dedent("".join(lines)), max(first, 1))
 

@@ -7,7 +7,9 @@ other code that is no CUDA. `given` checks that the exercise's own lines stay.
 """
 
 import ast
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from normlab.course.given import differs, is_main, is_text, lacks, separate
@@ -251,7 +253,10 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
         if node.attr.startswith("_") or isinstance(node.ctx, ast.Store) or too_deep:
             yield Broken("python", f"a kernel has no use for {ast.unparse(node)!r}", line)
         elif root == "cuda" and first not in CUDA:
-            yield Broken("python", f"cuda.{first} is nothing that a kernel here needs", line)
+            near = _near(first, CUDA, "cuda.")
+            yield Broken("python", f"cuda.{first} is nothing that a kernel here needs{near}", line)
+        elif root and root not in own | known | BUILTINS | {"cuda", "math"} | NUMPY:
+            pass  # the unknown name itself is refused
         elif (root in own or root not in {"cuda", "math"} | NUMPY) and node.attr not in ARRAY_ATTRIBUTES:
             yield Broken(
                 "numpy", f"{ast.unparse(node)}: arrays in a kernel have a shape and elements, no NumPy methods", line
@@ -268,7 +273,23 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
             statement = "import math" if node.id == "math" else f"from normlab.engine import {node.id}"
             yield Broken("python", f"{node.id!r} is not imported: add `{statement}` at the top of the file", line)
         else:
-            yield Broken("python", f"{node.id!r} is nothing that a kernel knows", line)
+            yield Broken("python", f"{node.id!r} is nothing that a kernel knows{_meant(node.id, own | known)}", line)
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """Return a question for the name that is meant by one that a kernel does not know, or ""."""
+    if name in CUDA:
+        return f": is it cuda.{name}?"
+    if callable(getattr(math, name, None)) and not name.startswith("_"):
+        return f": is it math.{name}, after `import math` at the top of the file?"
+    return _near(name, known | ENGINE)
+
+
+def _near(name: str, known: Iterable[str], before: str = "") -> str:
+    """Return a question for the one of the known names that a name misspells, or "" if none is like it."""
+    alike = {one.lower(): one for one in sorted(known)}
+    match = get_close_matches(name.lower(), sorted(alike), 1, 0.65)
+    return f": is it {before}{alike[match[0]]}?" if match else ""
 
 
 def _root(node: ast.Attribute) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import gc
 import io
 import linecache
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def serve(connection: Connection, seconds: float, altogether: float, memory: int
                     ours += time.process_time() - began
             except BaseException as error:
                 reply, results = _failure(error, file), []
-            reply |= {"nonce": header["nonce"], "printed": printed.getvalue()}
+            reply |= {"nonce": header["nonce"], "printed": _plain(printed.getvalue())}
             connection.send_bytes(wire.pack(reply, results))
     except (EOFError, OSError):  # the grader has closed the connection
         return
@@ -144,9 +145,14 @@ def _failure(error: BaseException, file: str) -> dict[str, Any]:
         line = error.lineno
     kinds = {TimeUpError: "time", MemoryError: "memory", SyntaxError: "syntax", SystemExit: "exit"}
     kind = next((kind for base, kind in kinds.items() if isinstance(error, base)), "exception")
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = _plain(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     notes = [note for note in getattr(error, "__notes__", []) if "\n" not in note]  # longer notes are reports
     return {"failed": {"kind": kind, "text": text, "line": line, "notes": notes}}
+
+
+def _plain(text: str) -> str:
+    """Return text without addresses, in which runs differ, and with "array" for the simulator's classes of arrays."""
+    return re.sub(r"\b(?:normlab\.[\w.]+\.)?[A-Z]\w*Array\b", "array", re.sub(r" at 0x[0-9a-f]+", "", text))
 
 
 def _answer(
@@ -154,8 +160,9 @@ def _answer(
 ) -> tuple[dict[str, Any], list[bytes], list[Trace]]:
     """Load a source, or run launches; return the reply, the arrays' bytes after the launches, and the traces."""
     if "source" in header:
-        # findings name the text of lines, and the file may have changed on the disk
-        lines = header["source"].splitlines(keepends=True)
+        # findings name the text of lines, and the file may have changed on the disk; str.splitlines would end a line
+        # at U+2028 and the like, too, where Python ends none
+        lines = io.StringIO(header["source"]).readlines()
         linecache.cache[header["file"]] = len(header["source"]), None, lines, header["file"]
         module = ModuleType("solution")
         names.update(vars(module), __file__=header["file"])

@@ -5,11 +5,14 @@ import os
 import sys
 import threading
 import time
+import zipfile
 
 import pytest
 from course.solved import OTHERS, WRONG, thin_out
+from typer.testing import CliRunner
 
-from normlab.course import catalogue, classroom, gradebook, grading, overview, process, reference
+from normlab.cli import app
+from normlab.course import catalogue, classroom, gradebook, grading, handed_in, overview, process, reference
 from normlab.course.failure import Failure
 from normlab.course.grading import Result
 from normlab.course.overview import Student
@@ -67,6 +70,33 @@ def test_folders_of_folders_names_of_all_kinds_and_students_without_files(tmp_pa
     assert list(found) == sorted(names)
     assert found["week"] == tmp_path / "week" / "my_course"
     assert found["empty"] == tmp_path / "empty"
+
+
+@pytest.mark.parametrize("beside", ["late.zip", "07_welford_step (1).py"])
+def test_what_lies_beside_a_student_s_folder_of_exercises_is_handed_in_too(tmp_path, beside):
+    put(tmp_path / "ada" / "my_course", ROTATION)
+    text = reference.source(WELFORD)
+    if beside == "late.zip":
+        with zipfile.ZipFile(tmp_path / "ada" / beside, "w") as archive:
+            archive.writestr("07_welford_step.py", text)
+    else:
+        (tmp_path / "ada" / beside).write_text(text)
+    found = classroom.students(tmp_path, tmp_path / "scores")
+    handed_in.lay_out(found["ada"], tmp_path / "clean")
+    assert {path.name[:2] for path in (tmp_path / "clean").iterdir()} == {WELFORD, ROTATION}
+
+
+def test_exercises_and_archives_that_no_student_has_are_told(tmp_path):
+    for name in ("ada", "section 1/bob", "section 1/cem"):
+        put(tmp_path / name, ROTATION)
+    loose = ["dan_12_345_01_map.py", "eve.7z", "section 1/fay.tar.gz"]
+    for name in (*loose, "notes.txt", "hidden.toml", "ada/fine.rar"):
+        (tmp_path / name).write_text("?")
+    found = classroom.students(tmp_path, tmp_path / "scores")
+    assert classroom.left_out(tmp_path, found) == loose
+    assert classroom.left_out(tmp_path / "ada", classroom.students(tmp_path / "ada", tmp_path / "scores")) == []
+    done = CliRunner().invoke(app, ["course", "grade", str(tmp_path), "--output", str(tmp_path / "scores")])
+    assert f"left out, because a student is a folder or a zip: {', '.join(loose)}\n" in done.stdout
 
 
 def test_folders_whose_names_print_alike_are_two_students(tmp_path):

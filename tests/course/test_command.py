@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -115,6 +117,25 @@ def test_files_that_are_none_are_graded(folder):
         assert (done.exit_code, says in done.stdout) == (1, True)
 
 
+@pytest.mark.parametrize("count", ['"a"', "-5", "1.5"])
+def test_a_damaged_memory_is_no_memory(folder, count):
+    (folder / ".normlab-course.json").write_text(f'{{"solved": {{}}, "hints": {{"welford_step": {count}}}}}')
+    done = run("hint", 7)
+    assert (done.exit_code, done.stdout[:4]) == (0, "1 of"), done.output
+    assert run("progress").exit_code == 0
+
+
+def test_a_file_that_cannot_be_read_is_begun_and_a_picture_that_cannot_be_written_is_told(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != file_of(Path(), "08"))  # root reads everything
+    assert re.search(r"08 .* begun", run("progress").stdout)
+    solve(folder, "01")
+    (folder / "01_map.png").mkdir()
+    done = run("check", 1, "--show")
+    assert done.exit_code == 0, done.output
+    assert "no picture of it: cannot write 01_map.png: Is a directory" in done.stdout
+    assert "By an addition" in done.stdout  # the solutions are shown all the same
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -132,6 +153,13 @@ def test_what_cannot_be_done_is_told_with_exit_code_2(folder, arguments, says):
     done = run(*arguments)
     assert done.exit_code == 2
     assert says in done.stderr
+
+
+def test_a_hidden_case_that_no_solution_can_pass_is_refused_and_costs_nobody_points(folder):
+    (folder / "hidden.toml").write_text("[guard]\ncases = [{n = 64}, {n = 65}]\n")  # the launch has 64 threads
+    done = run("check", "7", "--hidden", "hidden.toml")
+    assert done.exit_code == 2
+    assert "hidden [guard]: the reference solution fails the case {'n': 65}: y[64]: expected" in done.stderr
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from course.solved import WRONG
 
-from normlab.course import catalogue, failure, grading, reference
+from normlab.course import catalogue, failure, given, grading, reference
 from normlab.course.exercise import Answer
 from normlab.course.hidden import read
 from normlab.course.process import Limits
@@ -23,6 +23,9 @@ def wrongly(exercise, name, tmp_path, **how):
     file = tmp_path / "solution.py"
     file.write_text(given.source)
     return grading.check(given.number, given.source, str(file), **how), given.source.splitlines()
+
+
+BARRIERS = "normlab__barriers.sum"
 
 
 def hidden(tmp_path, text):
@@ -198,6 +201,52 @@ def test_why_there_is_no_picture():
     assert result.no_picture.startswith("IndexError: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "text", "advice"),
+    [
+        ("y[i] = x + x", "'array' and 'array'", "a thread takes an element"),
+        ("y[i] = x", "with a sequence", "a thread takes an element"),
+        ("y[cuda.threadIdx + 1] = x[i]", "'Dim3'", "add .x, .y or .z"),
+    ],
+)
+def test_an_array_or_a_thread_s_index_that_is_used_as_a_number_is_named(line, text, advice):
+    source = catalogue.skeleton("01") + f"    i = cuda.threadIdx.x\n    {line}\n"
+    failure = graded("01", source).failure
+    assert failure.kind == "exception"
+    assert text in failure.headline
+    assert any(advice in one for one in failure.details), failure.details
+
+
+ENDLESS = {
+    "a while, in the for of its rows": "    for row in range(2):\n        while True:  # here\n            i += row\n",
+    "a while around a for": "    while True:  # here\n        for k in range(9):\n            i += k\n        i -= 1\n",
+    "a function in a while": "    while True:  # here\n        i = later(i)\n        i -= 1\n",
+}
+LATER = "@cuda.jit(device=True)\ndef later(i):\n    j = i + 1\n    j += 1\n    return j\n\n\n"
+
+
+@pytest.mark.parametrize("loop", ENDLESS.values(), ids=ENDLESS)
+def test_a_launch_that_takes_too_long_is_told_by_its_loop_wherever_the_clock_stopped_it(loop):
+    source = catalogue.skeleton("02").replace("@cuda.jit\n", f"{LATER}@cuda.jit\n")
+    source += f"    i = cuda.threadIdx.x\n{loop}"
+    found = graded("02", source, limits=Limits(seconds=0.5)).failure
+    (line,) = (number for number, text in enumerate(source.splitlines(), 1) if text.endswith("# here"))
+    assert (found.kind, found.line) == ("time", line)
+    assert not any("thread" in one for one in found.details), found.details
+    for stopped_at in range(line, len(source.splitlines()) + 1):
+        assert given.loop_of(source, stopped_at) == line
+    assert given.loop_of(source, source.splitlines().index("    j += 1") + 1) == (
+        line if "later" in loop else source.splitlines().index("    j += 1") + 1
+    )
+
+
+def test_a_message_has_no_control_characters_of_a_student_s():
+    source = catalogue.skeleton("01") + '    assert False, "\\x1b[2Jsolved\\r"\n'
+    found = graded("01", source).failure
+    assert "\x1b[2Jsolved" in found.headline
+    assert failure.told(found, "01_map.py").startswith("AssertionError: \ufffd[2Jsolved\ufffd (01_map.py:")
+
+
 def test_hidden_checks_have_points_of_their_own(tmp_path):
     small = SOLVED["22"].replace("    if", "    n = min(n, 5030)  # beyond what the exercise draws\n    if", 1)
     assert graded("22", small).points == 8
@@ -229,7 +278,11 @@ def test_hidden_budgets_count(tmp_path):
         ("[vector_copy]\ncase = []", "case = []: a table has draws"),
         ("[vector_copy]\ncases = [{m = 3}]", "a case has n, and may have a kind of counting, normal; not {'m': 3}"),
         ("[vector_copy]\ncases = [{n = 0}]", "n is a number from 1 on, not 0"),
+        ("[vector_copy]\ncases = [3]", "a case has n, and may have a kind of counting, normal; not 3"),
+        ("[vector_copy]\ndraws = -3", "draws = -3: a table has draws (a number from 0 on)"),
         ("[vector_copy]\nbudgets = {sectors = 3}", "there is no metric 'sectors'"),
+        (f'[vector_copy]\nbudgets = {{"{BARRIERS}" = "a"}}', f"{BARRIERS} is a number from 0 on, not 'a'"),
+        (f'[vector_copy]\nbudgets = {{"{BARRIERS}" = -1}}', f"{BARRIERS} is a number from 0 on, not -1"),
         ("vector_copy = 3", "a table is needed, not 3"),
     ],
 )

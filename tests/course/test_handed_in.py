@@ -218,6 +218,14 @@ def test_a_class_may_have_zips_and_a_results_json_tells_the_remarks(tmp_path):
     assert bob["output"] == "01_map.py: 01_map-1.py is graded"
 
 
+def test_a_zip_s_files_beyond_the_most_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(handed_in, "MOST", 1)
+    (tmp_path / "ada.zip").write_bytes(zipped({"a.txt": b"", NAME: RIGHT}))
+    assert "ada.zip has more than 1 files: the others are left out" in handed_in.lay_out(
+        tmp_path / "ada.zip", tmp_path / "c"
+    )
+
+
 # ---- the script for Gradescope
 
 SCRIPT = Path(__file__).parents[2] / "tutorials" / "gradescope.sh"

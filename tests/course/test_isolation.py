@@ -100,6 +100,8 @@ ACTS = {
     "renames scores": "import os\nos.rename({scores!r}, {secret!r})",
     "shortens scores": "import os\nos.truncate({scores!r}, 0)",
     "links scores": "import os\nos.symlink({secret!r}, {scores!r} + '.link')",
+    "makes a database": "import sqlite3\nsqlite3.connect({scores!r} + '.db').execute('create table t (x)')",
+    "dates scores back": "import os\nos.utime({scores!r}, (0, 0))",
     "changes normlab": "open({normlab!r}, 'a').write('x = 1')",
     "starts a shell": "import os\nos.system('true')",
     "starts a process": "import subprocess\nsubprocess.run(['true'])",

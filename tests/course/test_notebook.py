@@ -126,7 +126,7 @@ def test_what_cannot_be_checked_is_an_error_in_words(kernel, name, error, says):
 def test_a_kernel_without_source_is_refused():
     names = {"cuda": cuda}
     exec("@cuda.jit\ndef double(x, y):\n    pass\n", names)
-    with pytest.raises(ValueError, match="the source of double cannot be read"):
+    with pytest.raises(ValueError, match=r"the source of double cannot be read: .* cell without %%time"):
         course.check(names["double"], "map")
 
 
@@ -199,3 +199,23 @@ def test_answers_to_questions(answer, told):
     assert repr(result).startswith(f"tile_strides: {told}")
     assert result.passed == (told == "right")
     assert "tile_strides" in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"),
+    [(12, True), (12.0, True), (np.array([12]), True), ((one for one in [12]), True), (12.7, False), (np.nan, False)],
+)
+def test_an_answer_is_a_number_not_one_that_is_near(answer, passed):
+    assert course.check(answer, "tall_warp").passed == passed
+
+
+@pytest.mark.parametrize("answer", [len, "twelve", [[1], [2, 3]], 1j])
+def test_an_answer_that_is_no_number_is_told(answer):
+    with pytest.raises(TypeError, match=r"course\.check\(answer, 'tall_warp'\) needs a number, or several, not "):
+        course.check(answer, "tall_warp")
+
+
+@pytest.mark.parametrize("seed", [-3, 1.5])
+def test_a_seed_is_a_number_from_0_on(seed):
+    with pytest.raises(ValueError, match=rf"seed={seed}\): seed is a number from 0 on"):
+        course.check(mine, "map", seed=seed)

@@ -176,3 +176,24 @@ def test_a_finding_is_the_cause_of_the_exception_that_follows():
     with Solution(KERNEL.format("v = x[99]\n    v[0] = 1"), FILE) as solution:
         (finding,) = solution.run(CASE, "sanitize").observed["findings"]
     assert finding["kind"] == "out-of-bounds"
+
+
+@pytest.mark.parametrize("watch", ["sanitize", "costs", "trace"])
+def test_what_is_printed_and_what_fails_tells_no_addresses_which_runs_differ_in(watch):
+    with Solution(KERNEL.format("print(x, copy, cuda.shared)"), FILE) as solution:
+        solution.run(CASE, watch)
+    assert solution.printed.startswith("<array object> <function copy> <")
+    assert "0x" not in solution.printed
+    with (
+        Solution(KERNEL.format("cuda.shared.array(32, float)"), FILE) as solution,
+        pytest.raises(StoppedError) as caught,
+    ):
+        solution.run(CASE, watch)
+    assert "0x" not in caught.value.text
+
+
+def test_a_line_s_text_is_the_one_that_python_counts():
+    source = KERNEL.format("z = '\u2028\x0c\x85'\n    z = x[i + 99]")
+    with Solution(source, FILE) as solution:
+        (finding, *_) = solution.run(CASE, "sanitize").observed["findings"]
+    assert (finding["first"]["line"], finding["first"]["text"].strip()) == (6, "z = x[i + 99]")

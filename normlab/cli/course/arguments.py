@@ -30,10 +30,15 @@ def number_of(command: str, asked: str) -> str:
 
 def hidden_of(command: str, path: Path | None) -> "Hidden | None":
     """Return an instructor's further checks; None without a file."""
+    if path is None:
+        return None
+    from normlab.course.grading import need_solvable
     from normlab.course.hidden import read
 
     with refusing(f"course {command}"):
-        return None if path is None else read(path)
+        hidden = read(path)
+        need_solvable(hidden)
+        return hidden
 
 
 def need(command: str, folder: Path, number: str) -> None:

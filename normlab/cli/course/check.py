@@ -81,15 +81,31 @@ def _tell(result: "Result", folder: Path, discuss: bool) -> None:
     else:
         below += [discussion.standing(result.spent), discussion.next_step(result.number)]
     say(head, *(Padding(Text(text), (0, 0, 0, 2)) for text in below))
-    if result.picture is not None:
-        path = file_of(folder, result.number).with_suffix(".png")
-        path.write_bytes(result.picture)
-        typer.echo(f"  drawn: {path}")
-        if (picture := catalogue.exercise(result.number).picture) and not isinstance(picture, str):
-            say(Padding(Text(f"what to look for: {picture.look}"), (0, 0, 0, 2)))
-    elif result.no_picture is not None:
-        typer.echo(f"  no picture of it: {result.no_picture}")
+    _draw(result, folder)
     if result.passed and discuss and shows_solutions(folder):
         for way in discussion.ways(result.number):
             say(Padding(Text(way.title, "bold"), (1, 0, 0, 2)), Padding(Text(way.text), (0, 0, 1, 2)))
             typer.echo(indent(way.code, "      "))
+
+
+def _draw(result: "Result", folder: Path) -> None:
+    """Write a result's picture beside its file, or say why there is none."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from normlab.course import catalogue
+    from normlab.course.folder import file_of
+
+    if result.picture is None:
+        if result.no_picture is not None:
+            typer.echo(f"  no picture of it: {result.no_picture}")
+        return
+    path = file_of(folder, result.number).with_suffix(".png")
+    try:
+        path.write_bytes(result.picture)
+    except OSError as error:
+        typer.echo(f"  no picture of it: cannot write {path}: {error.strerror}")
+        return
+    typer.echo(f"  drawn: {path}")
+    if (picture := catalogue.exercise(result.number).picture) and not isinstance(picture, str):
+        say(Padding(Text(f"what to look for: {picture.look}"), (0, 0, 0, 2)))

@@ -52,6 +52,8 @@ def grade(
         pages = gradebook.write(graded, output, seed, ranking)
     parts = [_exercises(graded), _students(graded), _mistakes(graded), *([_ranking(graded)] if ranking else [])]
     say(*(line for part in parts for line in (part, "")))
+    if outside := room.left_out(classroom, folders):
+        typer.echo(f"left out, because a student is a folder or a zip: {', '.join(outside)}\n")
     typer.echo(f"wrote {', '.join(map(str, pages[:3]))} and {several(len(graded), 'file')} in {output / 'results'}")
 
 
