@@ -69,13 +69,7 @@ def run_script(
         raise refused("run", "--play writes what --trace follows: give that, too")
     if strict and not sanitize:
         raise refused("run", "--strict says what --sanitize counts as wrong: give that, too")
-    for option in ("--sanitize", "--strict", "--trace", "--play", "--no-check"):
-        if option in (args or []):
-            typer.echo(
-                f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
-                f"normlab run {option} {script}",
-                err=True,
-            )
+    _tell_of_late_options(script, args or [])
     try:
         if json_file is not None:
             json_file = json_file.absolute()  # wherever the program goes
@@ -92,3 +86,14 @@ def run_script(
     except OSError as error:
         raise refused("run", f"cannot open {error.filename}: {error.strerror}") from None
     raise typer.Exit(code)
+
+
+def _tell_of_late_options(script: str, args: list[str]) -> None:
+    """Say which of the program's arguments normlab has an option for."""
+    for option in ("--sanitize", "--strict", "--trace", "--play", "--no-check"):
+        if option in args:
+            typer.echo(
+                f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
+                f"normlab run {option} {script}",
+                err=True,
+            )
