@@ -20,11 +20,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from normlab.oracle import late
 from normlab.oracle.arithmetic import Arithmetic
 from normlab.oracle.floats import Extended, ExtendedArray, FloatArray, float_format
 from normlab.oracle.forward_bounds import accumulator_eps, finished
 from normlab.oracle.inexact import Inexact, held_exactly, sum_of_three, where
 from normlab.oracle.recompute import (
+    clamp_by_magnitude,
     completed,
     saved_output,
     through_memory,
@@ -127,19 +129,25 @@ def backward_bound(
             terms2 = where(is_kept, kept_terms, dy * shifted)
 
         grad_input = assembled(g, true_g if centred else None, terms2, xhat, invvar)
+        grad_weight = (dy * xhat).sum(0, arithmetic.column_sum)
+        if saved.memory_efficient:
+            divisor = np.where(is_kept, Extended(1), clamp_by_magnitude(rows.weight, held_eps))
+            lost = late.lost_by_dividing(dy, g, shifted, xhat, invvar, divisor)
+        else:
+            lost = late.lost_by_scaling(dy, g, x, invvar, rows.weight)
+        grad_input, grad_weight = grad_input.less_exact(lost.input), grad_weight.less_exact(lost.weight)
         if grad_residual is not None:
             grad_input = grad_input + held_exactly(rows.matrix(grad_residual, "grad_residual"), arithmetic)
-        grad_weight = (dy * xhat).sum(0, arithmetic.column_sum)
         grad_bias = dy.sum(0, arithmetic.column_sum)
 
         # If x̂ may be 0 or have either sign, an infinite grad_output times x̂ may be NaN or an infinity of either sign.
         unsure = np.logical_or(np.isinf(xhat.error), abs(xhat.exact) <= xhat.error)
         # The sum is also unknown if a finite term may overflow, possibly to the infinity of the opposite sign.
-        overflows = np.isinf(g.error) | np.isinf(true_g.error) | np.isinf(terms2.error)
+        overflows = np.isinf(g.error) | np.isinf(true_g.error) | np.isinf(terms2.error) | np.isinf(lost.input)
         infinite = np.isinf(dy.exact)
         no_scale = abs(invvar.exact) <= invvar.error  # the kernel may hold invvar as 0, and infinity times 0 is NaN
         unsure_rows = infinite.any(axis=1, keepdims=True) & ((unsure | overflows).any(axis=1, keepdims=True) | no_scale)
-        unsure_columns = (infinite & unsure).any(axis=0, keepdims=True)
+        unsure_columns = (infinite & (unsure | np.isinf(lost.weight))).any(axis=0, keepdims=True)
 
         storage = float_format(arithmetic.input), float_format(arithmetic.parameter)
         return NormGradients(

@@ -72,6 +72,11 @@ class Inexact:
         added = np.where(magnitude + added > self.arithmetic.u_format.largest, Extended(np.inf), added)
         return self._held(exact, passed_on, passed_on + added)
 
+    def less_exact(self, error: ExtendedArray) -> "Inexact":
+        """Add an error from elsewhere. NaN counts as infinite: that of 0 times infinity."""
+        further = np.where(np.isnan(error), Extended(np.inf), error)
+        return Inexact(self.exact, unless_special(self.error + further, self.error), self.arithmetic)
+
     def instead_of(self, exact: ExtendedArray) -> "Inexact":
         """Measure the held numbers against another exact value, so that a method's bias becomes part of the error."""
         return self._held(exact, self.error, self.error + abs(self.exact - exact))
