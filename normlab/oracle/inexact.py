@@ -68,9 +68,11 @@ class Inexact:
         magnitude = (abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
         exact = self.exact.sum(axis=axis, keepdims=True)
         added = gamma_k(roundings, self.arithmetic.u) * magnitude
-        # A partial sum may overflow although the whole sum does not.
-        added = np.where(magnitude + added > self.arithmetic.u_format.largest, Extended(np.inf), added)
-        return self._held(exact, passed_on, passed_on + added)
+        # A partial sum may overflow although the whole sum does not. If a term is infinite, the sum may then be NaN.
+        held = np.where(np.isnan(self.error), Extended(0), abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
+        may_overflow = held + gamma_k(roundings, self.arithmetic.u) * held > self.arithmetic.u_format.largest
+        whole = self._held(exact, passed_on, passed_on + added)
+        return Inexact(exact, np.where(may_overflow, Extended(np.inf), whole.error), self.arithmetic)
 
     def less_exact(self, error: ExtendedArray) -> "Inexact":
         """Add an error from elsewhere. NaN counts as infinite: that of 0 times infinity."""
