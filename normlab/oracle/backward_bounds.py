@@ -142,8 +142,10 @@ def backward_bound(
 
         # If x̂ may be 0 or have either sign, an infinite grad_output times x̂ may be NaN or an infinity of either sign.
         unsure = np.logical_or(np.isinf(xhat.error), abs(xhat.exact) <= xhat.error)
-        # The sum is also unknown if a finite term may overflow, possibly to the infinity of the opposite sign.
-        overflows = np.isinf(g.error) | np.isinf(true_g.error) | np.isinf(terms2.error) | np.isinf(grad_input.error)
+        # The sum is also unknown if finite terms may overflow, possibly to the infinity of the opposite sign.
+        overflows = np.isinf(lost.input)
+        for one in (g, true_g, true_g.sum(1, arithmetic.row_sum), terms2):
+            overflows = overflows | np.isinf(one.error)
         infinite = np.isinf(dy.exact)
         no_scale = abs(invvar.exact) <= invvar.error  # the kernel may hold invvar as 0, and infinity times 0 is NaN
         unsure_rows = infinite.any(axis=1, keepdims=True) & ((unsure | overflows).any(axis=1, keepdims=True) | no_scale)

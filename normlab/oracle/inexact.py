@@ -64,13 +64,12 @@ class Inexact:
 
     def sum(self, axis: int, roundings: float) -> "Inexact":
         """Add up along an axis. Each term goes through `roundings` additions: Σ e_i + γ_k Σ (|a_i| + e_i)."""
-        passed_on = self.error.sum(axis=axis, keepdims=True)
-        magnitude = (abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
-        exact = self.exact.sum(axis=axis, keepdims=True)
+        exact, passed_on = self.exact.sum(axis=axis, keepdims=True), self.error.sum(axis=axis, keepdims=True)
+        magnitudes = np.where(np.isnan(self.error), Extended(0), abs(self.exact) + self.error)
+        magnitude = magnitudes.sum(axis=axis, keepdims=True)
         added = gamma_k(roundings, self.arithmetic.u) * magnitude
         # A partial sum may overflow although the whole sum does not. If a term is infinite, the sum may then be NaN.
-        held = np.where(np.isnan(self.error), Extended(0), abs(self.exact) + self.error).sum(axis=axis, keepdims=True)
-        may_overflow = held + gamma_k(roundings, self.arithmetic.u) * held > self.arithmetic.u_format.largest
+        may_overflow = magnitude + added > self.arithmetic.u_format.largest
         whole = self._held(exact, passed_on, passed_on + added)
         return Inexact(exact, np.where(may_overflow, Extended(np.inf), whole.error), self.arithmetic)
 

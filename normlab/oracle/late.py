@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normlab.oracle.floats import Extended, ExtendedArray
-from normlab.oracle.inexact import Inexact, held_exactly
+from normlab.oracle.inexact import Inexact
 
 
 class Lost(NamedTuple):
@@ -24,9 +24,8 @@ class Lost(NamedTuple):
 
 def lost_by_scaling(dy: Inexact, g: Inexact, x: Inexact, invvar: Inexact, weight: ExtendedArray) -> Lost:
     """Return what is lost from the saved input. x: less its mean. weight: γ, (n2,)."""
-    arithmetic, n = dy.arithmetic, Extended(x.exact.shape[1])
-    products, r = dy * x, _largest(invvar)
-    sum2 = (dy * held_exactly(weight, arithmetic) * x).sum(1, arithmetic.row_sum) * invvar
+    products, r, n = dy * x, _largest(invvar), Extended(x.exact.shape[1])
+    sum2 = (g * x).sum(1, dy.arithmetic.row_sum) * invvar
     slope = sum2.scaled(1 / n) * invvar * invvar
     of_term = abs(weight).mean() + 1  # ∂L/∂y (x - mean) may underflow before it is multiplied by γ
     factor = ((of_term * r + 1) * r + 1) * r + 1
@@ -52,7 +51,7 @@ def _lost(products: Inexact, others: tuple[Inexact, ...], size: ExtendedArray, s
 
     size: what multiplies an underflow in ∂L/∂x. scale: what multiplies the products, or their sums, for ∂L/∂γ.
     """
-    twice = 2 * products.arithmetic.u_format.half_subnormal  # two products at most between two factors
+    twice = 2 * products.arithmetic.u_format.half_subnormal  # of at most two products between two factors
     overflows = np.isinf(products.error)
     lost = overflows.any(axis=1, keepdims=True)
     for one in others:
