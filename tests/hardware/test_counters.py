@@ -11,7 +11,7 @@ import pytest
 
 from hardware import counters
 from hardware.counters import LAUNCHES, METRICS, UNVERIFIED, agree, parse, table, without_unknown
-from hardware.launches import REQUESTS, WAVEFRONTS
+from hardware.launches import CONFLICTS, REQUESTS, WAVEFRONTS
 from hardware.shared_kernels import patterns
 from normlab.engine import gpu_available
 
@@ -88,12 +88,21 @@ def test_a_launch_that_differs_breaks_the_rule_unless_no_record_has_had_it(unver
 
 
 def test_global_counts_agree_exactly_and_wavefronts_within_three_percent():
-    assert agree(REQUESTS["ld"], 100, 100)
-    assert not agree(REQUESTS["ld"], 100, 101)
-    assert agree(WAVEFRONTS["ld"], 103, 100)
-    assert not agree(WAVEFRONTS["ld"], 104, 100)
-    assert not agree(WAVEFRONTS["ld"], float("nan"), 0)
-    assert not agree(WAVEFRONTS["ld"], None, 0)
+    def agrees(metric, counted, simulated):
+        return agree(metric, {metric: counted}, {metric: simulated})
+
+    assert agrees(REQUESTS["ld"], 100, 100)
+    assert not agrees(REQUESTS["ld"], 100, 101)
+    assert agrees(WAVEFRONTS["ld"], 103, 100)
+    assert not agrees(WAVEFRONTS["ld"], 104, 100)
+    assert not agrees(WAVEFRONTS["ld"], float("nan"), 0)
+    assert not agree(WAVEFRONTS["ld"], {}, {WAVEFRONTS["ld"]: 0})
+
+
+@pytest.mark.parametrize(("conflicts", "agrees"), [(0, True), (3, True), (4, False), (float("nan"), False)])
+def test_a_conflict_too_many_is_a_wavefront_too_many(conflicts, agrees):
+    hardware = {WAVEFRONTS["ld"]: 100, CONFLICTS["ld"]: conflicts}
+    assert agree(CONFLICTS["ld"], hardware, {WAVEFRONTS["ld"]: 100, CONFLICTS["ld"]: 0}) == agrees
 
 
 def test_the_table_shows_both_counts_where_they_differ():
