@@ -438,16 +438,16 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
     ("n1", "n2", "form", "early", "rows"),
     [
         (1, 4096, Form(BFLOAT16, BFLOAT16), True, 1),
-        (528, 4096, Form(BFLOAT16, BFLOAT16), True, 2),  # two blocks of 256 threads with 112 registers have room
-        (529, 4096, Form(BFLOAT16, BFLOAT16), False, 2),
-        (529, 4096, Form(BFLOAT16, BFLOAT16, weighted=False, biased=False), False, 2),
+        (528, 4096, Form(BFLOAT16, BFLOAT16), True, 1),  # four blocks of 128 threads with 112 registers have room
+        (529, 4096, Form(BFLOAT16, BFLOAT16), False, 1),
+        (529, 4096, Form(BFLOAT16, BFLOAT16, weighted=False, biased=False), False, 1),
         (1, 8192, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 1),
         (100, 128, Form(BFLOAT16, BFLOAT16), True, 32),
         (132 * 128, 128, Form(BFLOAT16, BFLOAT16), True, 128),
         (132 * 128 + 1, 128, Form(BFLOAT16, BFLOAT16), False, 128),
-        (10**6, 512, Form(BFLOAT16, BFLOAT16), True, 8),  # 16 elements per thread
-        (10**6, 768, Form(BFLOAT16, BFLOAT16), False, 8),  # 24
-        (10**6, 768, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 16),
+        (10**5, 4096, Form(np.float32, np.float32), True, 1),  # 16 elements per thread
+        (10**6, 768, Form(BFLOAT16, BFLOAT16), False, 4),  # 24
+        (10**6, 768, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 4),
         (10**6, 1024, Form(BFLOAT16, BFLOAT16, weighted=False, biased=False), False, 2),
     ],
 )
@@ -470,9 +470,9 @@ def test_early_parameters_are_loaded_before_the_sums(n1, early):
 
 def test_parameters_of_many_rows_come_early_only_where_that_was_measured():
     """Neither beside a residual or a gate nor of samples."""
-    assert forward_layouts.rows_for(1024, 8, 2, False).layout.early
+    assert forward_layouts.rows_for(1024, 4, 4, False).layout.early
     for what in ({"beside": True}, {"sampled": True}):
-        assert not forward_layouts.rows_for(1024, 8, 2, False, **what).layout.early
+        assert not forward_layouts.rows_for(1024, 4, 4, False, **what).layout.early
 
 
 def test_rows_of_which_a_multiprocessor_holds_one_block_have_blocks_for_the_columns_up_to_fewer_bytes():
@@ -558,7 +558,8 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 2305, half, (9, 0), most  # odd rows; five vectors per thread
     yield "one_barrier", 513, wide, (9, 0), most  # the same; with the registers of 1,024 threads it spilled
     yield "one_barrier", 14340, half, (9, 0), most  # eight vectors of four elements
-    yield "one_barrier", 1024, half, (9, 0), (100_000,)  # early parameters, with the registers of 1,024 threads
+    yield "one_barrier", 2052, half, (9, 0), most  # six vectors of four elements; with the registers of 1,536 threads it spilled
+    yield "one_barrier", 1024, wide, (9, 0), (100_000,)  # early parameters, with as few
     yield "one_barrier", 16384, half, (9, 0), (1,)  # few rows' parameters, with all registers of 512 threads
     yield "one_barrier", 6059, half, (9, 0), (6,)  # few odd rows: with 64 registers it spilled
     yield "clusters", 50000, half._replace(rms=True, biased=False), (9, 0), most  # 56 elements per thread: not kept

@@ -117,11 +117,19 @@ def test_forward_rows_ascend_and_hold_up_to_their_last_column(itemsize, rms, tab
         assert found[1] is None or found[1].why != row.why
 
 
-def test_rows_that_fill_few_threads_with_two_vectors_each_are_laid_out_by_a_later_line():
-    """LayerNorm's, if they are plain: 1,288 columns of 16 bits fill 161 of 192 vectors, 1,032 fill 129 of 192."""
-    for n2, vectors, extras in ((1288, 2, {}), (1032, 3, {}), (1032, 2, {"beside": True})):
-        assert forward_layouts.rows_for(n2, 8, 2, False, **extras).layout.thread_map.vectors == vectors, (n2, extras)
-    assert forward_layouts.rows_for(1032, 8, 2, True).layout.thread_map.vectors == 2
+@pytest.mark.parametrize(
+    ("n2", "itemsize", "rms", "vectors", "extras"),
+    [
+        (1024, 2, False, 2, {}), (1536, 2, False, 2, {}), (1528, 2, False, 3, {}), (1032, 2, False, 3, {}),
+        (1032, 2, False, 2, {"beside": True}), (1024, 2, True, 4, {}),
+        (1024, 4, False, 2, {}), (1016, 4, False, 4, {}), (1024, 4, True, 2, {}), (1016, 4, True, 4, {}),
+    ],
+)  # fmt: skip
+def test_plain_rows_that_leave_threads_idle_with_two_vectors_each_are_laid_out_by_a_later_line(
+    n2, itemsize, rms, vectors, extras
+):
+    layout = forward_layouts.rows_for(n2, 16 // itemsize, itemsize, rms, **extras).layout
+    assert layout.thread_map.vectors == vectors
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
@@ -155,12 +163,17 @@ def test_rows_of_a_warp_leave_as_few_lanes_idle_as_five_vectors_a_lane_allow(rms
 
 
 @pytest.mark.parametrize(
-    ("n2", "rms", "early"),
-    [(1024, False, True), (1000, False, False), (904, True, True), (896, True, True), (888, True, False)],
-)
-def test_parameters_come_early_only_where_threads_have_columns(n2, rms, early):
-    """All of them in LayerNorm, whose two parameters take twice the registers; seven of eight in RMSNorm."""
-    layout = forward_layouts.rows_for(n2, 8, 2, rms).layout
+    ("n2", "width", "itemsize", "rms", "early"),
+    [
+        (4096, 4, 4, False, True), (4092, 4, 4, False, False),
+        (1026, 2, 4, False, True), (1000, 2, 4, False, False),  # 513 and 500 of 576 vectors
+        (1792, 8, 2, True, True), (1784, 8, 2, True, False),  # 224 and 223 of 256 vectors
+        (72, 8, 2, True, True), (132, 4, 4, False, True),  # lanes of a warp that has several rows
+    ],
+)  # fmt: skip
+def test_parameters_come_early_only_where_threads_have_columns(n2, width, itemsize, rms, early):
+    """All of them in LayerNorm, whose two parameters take many registers, else seven of eight; lanes may have none."""
+    layout = forward_layouts.rows_for(n2, width, itemsize, rms).layout
     assert layout.early is early
     threads = layout.thread_map.threads * layout.rows * layout.resident
     assert threads * (forward_layouts.OWN_REGISTERS + layout.thread_map.elements) <= forward_layouts.REGISTERS

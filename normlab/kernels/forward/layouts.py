@@ -56,10 +56,10 @@ MOST_VECTORS = 5  # per lane of such rows; fewer on fewer than SHORTEST lanes, w
 SHORTEST = 4
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
-FILLED = 0.8  # of the threads' vectors have columns, at least, in a row of a candidate that must be `filled`
 REGISTERS = 2**16  # of a multiprocessor
 OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 14 to 16
-EARLY_REGISTERS = 64  # of a thread, at most, for early parameters of many rows: 1,024 threads have room for so many
+FEW_REGISTERS = 56  # of a thread, for early parameters of a LayerNorm whose rows do not fill their threads
+EARLY_REGISTERS = 96  # of a thread, at most, for early parameters of many rows
 
 
 def rows_for(
@@ -79,9 +79,9 @@ def rows_for(
     narrow = NARROWER[itemsize, rms] if width < BYTES // itemsize and plain else ()
     candidates = *narrow, *first.get(itemsize, ()), *TABLES[itemsize, rms]
     longer = (row for row in candidates if columns_times_width <= row.columns_up_to * width)
-    chosen = next((row for row in longer if not (plain and row.filled) or fills(row, count)), otherwise)
+    chosen = next((row for row in longer if not (plain and row.whole) or fills(row, count)), otherwise)
     thread_map = map_threads(n2, width, chosen.threads or whole_warps(-(-count // chosen.vectors)))
-    if chosen.threads and chosen.threads <= WARP:
+    if thread_map.threads <= WARP:
         thread_map = with_fewest_lanes_idle(thread_map, n2)
     rows = max(chosen.rows, LEAST_THREADS // thread_map.threads)
     # A thread has 65,536 / threads registers: 64 elements of 512 threads leave as many for addresses and sums.
@@ -89,11 +89,13 @@ def rows_for(
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
-    # Early parameters take registers of threads without columns, too. Fractions of a copy, early and late, in bfloat16
-    # on an H100: RMSNorm of 1,104 columns, which fill 0.72 of their threads, 0.93 and 0.99; of 904 columns, which fill
-    # 0.88, 1.03 and 1.02. LayerNorm, with two parameters, of 1,776 columns, which fill 0.87, 0.93 and 0.99.
-    few_idle = 8 * n2 >= (7 if rms else 8) * thread_map.columns
+    # Early parameters take registers of threads without columns, too. Fractions of a copy, early and late: RMSNorm of
+    # 1,104 columns of bfloat16, which fill 0.72 of their threads, 0.93 and 0.99; of 904 columns, which fill 0.88, 1.03
+    # and 1.02 (H100). LayerNorm, with two parameters, of 5,000 columns of float32, which fill 0.98, 0.86 and 1.02; but
+    # with few registers, in vectors of two, of 1,026 columns, which fill 0.89, 1.02 and 0.93 (H200).
     needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
+    may_idle = rms or needed <= FEW_REGISTERS
+    few_idle = thread_map.threads <= WARP or 8 * n2 >= (7 if may_idle else 8) * thread_map.columns
     early = chosen.early and few_idle and plain and needed <= EARLY_REGISTERS
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
@@ -104,8 +106,8 @@ def rows_for(
 
 
 def fills(row: Candidate, count: int) -> bool:
-    """Return True if `count` vectors fill most of the threads of a candidate with `vectors` each."""
-    return count >= FILLED * whole_warps(-(-count // row.vectors)) * row.vectors
+    """Return True if `count` vectors are as many as the candidate's whole warps hold."""
+    return count % (WARP * row.vectors) == 0
 
 
 def with_fewest_lanes_idle(thread_map: ThreadMap, n2: int) -> ThreadMap:

@@ -24,7 +24,7 @@ class Candidate(NamedTuple):
             registers of each. None: the compiler takes as many registers as it likes.
         early: are parameters loaded beside the elements, however many rows there are? With that a row waits for memory
             once, but takes more registers (`layouts.EARLY_REGISTERS`).
-        filled: is this for rows alone that fill most of the threads (`layouts.fills`)? Others take a later line.
+        whole: is this for rows alone whose vectors fill all of the threads? Others take a later line.
     """
 
     columns_up_to: int
@@ -34,118 +34,102 @@ class Candidate(NamedTuple):
     vectors: int = 4
     resident_threads: int | None = None
     early: bool = False
-    filled: bool = False
+    whole: bool = False
 
 
-# Measured on an H200 with n2 from 64 to 16,384, as fractions of a copy; early on an H100, which is said as two numbers,
-# without and with it, at 2^27 elements in 16 bits and 2^25 in 32. A name says the bytes of the widest element:
-# HALVES 2 (float16, bfloat16), SINGLES 4. Rows of SHORT_… have at most one warp, and the same layouts in both norms.
+# Measured on an H200 unless they say otherwise, with n2 from 64 to 16,384, as fractions of a copy of 2^27 elements. A
+# name says the bytes of the widest element: HALVES 2 (float16, bfloat16), SINGLES 4. Rows of SHORT_… have at most one
+# warp.
 # fmt: off
-SHORT_HALVES = (  # eight elements per vector
+SHORT_HALVES = (  # eight elements per vector; LayerNorm
     Candidate(
         columns_up_to=32, threads=4, rows=32, resident_threads=2048,
-        why="0.94 / 0.97 of a copy at 32 columns (LayerNorm / RMSNorm); any number of registers: 0.88 / 0.97",
+        why="0.94 of a copy at 32 columns; any number of registers: 0.88",
     ),
-    Candidate(
-        columns_up_to=64, threads=4, rows=32,
-        why="0.98 / 1.00 of a copy at 64 columns (LayerNorm / RMSNorm); a whole warp: 0.24 / 0.36",
-    ),
+    Candidate(columns_up_to=64, threads=4, rows=32, why="0.98 of a copy at 64 columns; a whole warp: 0.24"),
     Candidate(
         columns_up_to=128, threads=4, rows=128,
-        why="0.98 / 0.99 of a copy at 128 columns (LayerNorm / RMSNorm); 8 lanes, 256 threads per block: 0.96 / 0.98",
+        why="0.98 of a copy at 128 columns; eight lanes, 256 threads per block: 0.96",
+    ),
+    Candidate(columns_up_to=256, threads=8, rows=64, why="0.98 of a copy at 256 columns; a whole warp: 0.81"),
+    Candidate(columns_up_to=384, threads=16, rows=16, why="1.00 of a copy at 384 columns; a whole warp: 0.71"),
+)
+SHORT_RMS_HALVES = (  # "as LayerNorm": in larger blocks, parameters after the sums
+    Candidate(
+        columns_up_to=128, threads=4, rows=32, early=True,
+        why="0.97 of a copy at 72 columns, as LayerNorm 0.88; on an H100 1.01, 0.99",
     ),
     Candidate(
-        columns_up_to=256, threads=8, rows=64,
-        why="0.98 / 1.00 of a copy at 256 columns (LayerNorm / RMSNorm); a whole warp: 0.81 / 0.95",
+        columns_up_to=256, threads=8, rows=16, early=True,
+        why="0.98 of a copy at 136 columns, as LayerNorm 0.84; on an H100 1.01, 0.85",
     ),
     Candidate(
-        columns_up_to=384, threads=16, rows=16,
-        why="1.00 / 1.02 of a copy at 384 columns (LayerNorm / RMSNorm); a whole warp: 0.71 / 0.90",
+        columns_up_to=384, threads=16, rows=8, early=True,
+        why="0.99 of a copy at 264 columns, of 2^23 elements 1.14; as LayerNorm 0.98, 1.03",
     ),
 )
-SHORT_SINGLES = (  # four elements per vector
+SHORT_SINGLES = (  # four elements per vector; LayerNorm / RMSNorm. "Late": in larger blocks, parameters after the sums
     Candidate(
-        columns_up_to=64, threads=8, rows=64,
-        why="0.99 / 1.01 of a copy at 64 columns (LayerNorm / RMSNorm); a whole warp: 0.64 / 0.77",
+        columns_up_to=64, threads=8, rows=16, early=True,
+        why="0.95 / 0.98 of a copy of 2^26 elements at 32 columns; late 0.93 / 0.97",
     ),
-    Candidate(columns_up_to=128, threads=16, rows=32, why="1.01 / 1.02 of a copy at 128 columns (LayerNorm / RMSNorm)"),
-    Candidate(columns_up_to=256, threads=16, rows=32, why="1.02 / 1.02 of a copy at 256 columns (LayerNorm / RMSNorm)"),
-    Candidate(columns_up_to=384, threads=32, rows=16, why="1.01 / 1.02 of a copy at 384 columns (LayerNorm / RMSNorm)"),
+    Candidate(
+        columns_up_to=256, threads=16, rows=8, early=True,
+        why="1.00 / 0.93 of a copy at 132 columns, 1.01 / 1.01 at 260; late 0.94 / 0.93, 0.99 / 0.99",
+    ),
+    Candidate(
+        columns_up_to=384, threads=32, rows=4, early=True,
+        why="1.19 / 1.22 of a copy of 2^22 elements at 384 columns; late 1.16 / 1.19",
+    ),
 )
-# Longer rows. In 16 bits LayerNorm is fastest from 4096 columns on with few threads that have four vectors each.
-# RMSNorm, which has a pass less, is fastest up to 8192 columns with many threads that have two vectors each: as many as
-# a multiprocessor holds, although that limits their registers. In 32 bits two vectors are mostly best for both norms.
+# Longer rows. Four vectors per thread are mostly best: fewer threads hold more of a row, and wait less for each other.
+# Early parameters save a wait, but LayerNorm has two of them, and in 16 bits no registers for both. RMSNorm of more
+# than 4096 columns of 16 bits is fastest with two vectors, and as many threads as a multiprocessor holds.
 LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
-        columns_up_to=768, threads=32, rows=8, resident_threads=1024, early=True,
-        why="1.01 of a copy at 768 columns; four rows: 1.00; early (512 columns) 0.987 to 0.995",
+        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536, whole=True,
+        why="0.99 of a copy at 1024 columns, 1.00 at 2048; early: 0.89, 0.89; on an H100 all 1.00",
     ),
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True, filled=True,
-        why="1.00 of a copy at 1024 columns; four vectors, 16 rows: 0.99; early 0.992 to 1.005, four rows: 0.966",
+        columns_up_to=8192, vectors=4, rows=1, resident_threads=768,
+        why="0.99 of a copy at 904 columns, 0.97 at 1672, two vectors: 0.86, 0.83; 0.99 at 4096, two vectors: 0.91",
     ),
     Candidate(
-        columns_up_to=2048, vectors=2, rows=1, resident_threads=1536, early=True, filled=True,
-        why="1.00 of a copy at 2048 columns; four vectors, four rows: 0.99; early 0.996 to 1.004, two rows: 0.965",
-    ),
-    Candidate(
-        columns_up_to=4096, vectors=4, rows=2,
-        why="1.00 of a copy at 4096 columns; two vectors: 0.97; early: 0.92; on an H100 1.00 at 1032 columns, with two "
-            "vectors 0.93",
+        columns_up_to=12288, vectors=5, rows=1, resident_threads=1024,
+        why="1.00 of a copy at 8448 columns, 0.99 at 12288; four vectors: 0.91, 0.89; on an H100 all 0.99 to 1.01",
     ),
     Candidate(
         columns_up_to=16384, vectors=4, rows=1, resident_threads=768,
-        why="1.00 of a copy at 5120 and 8192 columns, 0.98 at 16384; two rows: 0.99, 0.97, 0.87; "
-            "two vectors: 0.88 to 0.65; on an H100 0.99 at 10248, with more registers 0.92",
+        why="0.97 of a copy at 16384 columns, five vectors: 0.94; on an H100 1.00, 0.99",
     ),
 )
 RMS_HALVES = (
-    *SHORT_HALVES,
+    *SHORT_RMS_HALVES,
     Candidate(
-        columns_up_to=768, threads=32, rows=16, early=True,
-        why="1.02 of a copy at 768 columns; eight rows: 1.01; early 1.001 to 1.009 at 512, 1.016 to 1.019 at 768",
-    ),
-    Candidate(
-        columns_up_to=1024, vectors=2, rows=4, early=True,
-        why="1.01 of a copy at 1024 columns; four vectors: 1.00; early 1.001 to 1.009, eight rows: 0.958",
-    ),
-    Candidate(
-        columns_up_to=2048, vectors=2, rows=2, early=True,
-        why="1.01 of a copy at 2048 columns; four vectors: four rows 1.00, eight 1.01; early as at 1024 and 4096",
-    ),
-    Candidate(
-        columns_up_to=4096, vectors=2, rows=1, early=True,
-        why="1.01 of a copy at 4096 columns; four vectors: one row 1.00, four 1.01; early 1.003 to 1.011, two rows: "
-            "0.958",
-    ),
-    Candidate(
-        columns_up_to=5120, vectors=2, rows=1, early=True,
-        why="1.01 of a copy at 5120 columns; four vectors: 1.00; early 0.998 to 1.007",
+        columns_up_to=4096, vectors=4, rows=1, early=True,
+        why="1.01 of a copy at 2048 and 4096 columns, two vectors: 0.95, 0.95; on an H100 all 1.00 to 1.01",
     ),
     Candidate(
         columns_up_to=8192, vectors=2, rows=1, resident_threads=2048,
-        why="1.01 of a copy at 8192 columns; with more registers: 0.98; four vectors: 1.00; early: 0.954",
+        why="1.01 of a copy at 5120 columns, 1.00 at 8192; with more registers: 0.97 at 8192; early: 0.92 at 5120",
     ),
     Candidate(columns_up_to=16384, vectors=4, rows=1, why="1.00 of a copy at 16384 columns; two vectors: 0.99"),
 )
 LAYER_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True, filled=True,
-        why="1.01 of a copy at 768 columns, 1.03 at 1024; one row: 1.00, 1.02; early 1.005 to 1.009, 0.980 to 0.985",
+        columns_up_to=1024, vectors=2, rows=2, resident_threads=1536, early=True, whole=True,
+        why="1.01 of a copy at 768 columns, 1.03 at 1024; one row: 1.00, 1.02; on an H100 1.009 at 768, later: 1.005",
     ),
     Candidate(
-        columns_up_to=2048, vectors=4, rows=4,
-        why="1.03 of a copy at 2048 columns; one row: 1.02; on an H100 0.99 at 516, two vectors: 0.96",
+        columns_up_to=5120, vectors=4, rows=1, early=True,
+        why="1.03 of a copy at 1000 and 4096 columns, two vectors: 0.99, 0.98; of 2^22 elements at 4096: 0.97, 0.91",
     ),
     Candidate(
-        columns_up_to=4096, vectors=2, rows=1, resident_threads=1536, early=True,
-        why="1.03 of a copy at 4096 columns; four vectors: 1.02; early 0.980 to 0.990",
-    ),
-    Candidate(
-        columns_up_to=5120, vectors=2, rows=1, resident_threads=1920,
-        why="1.01 of a copy at 5120 columns; four vectors: 1.01; early: 0.96",
+        columns_up_to=12288, vectors=4, rows=1,
+        why="1.01 of a copy at 6144 and 10240 columns; early: 0.93, 0.73; of 2^22 elements 0.84 at 10240, 512 threads: "
+            "0.79",
     ),
     Candidate(
         columns_up_to=16384, threads=512, rows=1,
@@ -155,14 +139,13 @@ LAYER_SINGLES = (
 RMS_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=1024, vectors=2, rows=4, early=True,
-        why="1.03 of a copy at 768 columns, 1.02 at 1024; one row: 1.02, 1.02; eight rows: 1.03 at 1024; early 0.981 "
-            "to 0.990 at 1024",
+        columns_up_to=1024, vectors=2, rows=4, early=True, whole=True,
+        why="1.03 of a copy at 768 columns, 1.02 at 1024; one row: 1.02, 1.02; of 2^25 elements on an H100 0.990 at "
+            "1024, parameters later: 0.981",
     ),
-    Candidate(columns_up_to=2048, vectors=2, rows=4, why="1.03 of a copy at 2048 columns; four vectors, one row: 1.03"),
     Candidate(
-        columns_up_to=8192, vectors=2, rows=1,
-        why="1.02 of a copy at 4096 columns, 1.01 at 5120, 1.02 at 8192; four vectors: 1.02, 1.00, 1.01",
+        columns_up_to=10240, vectors=4, rows=1, early=True,
+        why="1.02 of a copy at 1536 and 6144 columns, two vectors: 0.98, 0.97; of 2^22 elements at 6144: 0.99, 0.87",
     ),
     Candidate(
         columns_up_to=16384, vectors=4, rows=1, resident_threads=2048,
@@ -174,8 +157,8 @@ RMS_SINGLES = (
 NARROWER_LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
-        columns_up_to=8192, vectors=5, rows=2,
-        why="0.95 of a copy at 516 columns, 0.98 at 1540 and 2052, 0.99 at 3076; two vectors: 0.64 to 0.93",
+        columns_up_to=8192, vectors=6, rows=2, resident_threads=1280,
+        why="on an H200 0.95 of a copy at 2052 columns, five vectors: 0.87; on an H100 0.99, 1.01",
     ),
     Candidate(
         columns_up_to=16384, vectors=5, rows=1, resident_threads=1024,
@@ -187,10 +170,10 @@ NARROWER_LAYER_HALVES = (
     ),
 )
 NARROWER_RMS_HALVES = (
-    *SHORT_HALVES,
+    *SHORT_RMS_HALVES,
     Candidate(
-        columns_up_to=8192, vectors=4, rows=2, resident_threads=1024,
-        why="1.00 of a copy at 516, 1028 and 3076 columns; two vectors: 0.89, 0.94, 0.91",
+        columns_up_to=8192, vectors=5, rows=1, early=True,
+        why="of 2^22 elements 1.44 of a copy at 3076 columns, four vectors: 1.29; of 2^27 both 1.02",
     ),
     Candidate(
         columns_up_to=32768, vectors=4, rows=1, resident_threads=1024,
@@ -204,8 +187,8 @@ NARROWER_RMS_HALVES = (
 NARROWER_LAYER_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=5120, vectors=4, rows=2, resident_threads=1024,
-        why="0.97 of a copy at 258 columns, 0.99 at 1026 and 2050; two vectors: 0.77, 0.88, 0.79",
+        columns_up_to=5120, vectors=6, rows=1, early=True,
+        why="on an H200 1.02 of a copy at 1026 columns, 0.98 at 2050, four vectors: 0.93, 0.88; on an H100 all 1.01",
     ),
     LAYER_SINGLES[-1],
     Candidate(
@@ -216,8 +199,8 @@ NARROWER_LAYER_SINGLES = (
 NARROWER_RMS_SINGLES = (
     *SHORT_SINGLES,
     Candidate(
-        columns_up_to=8192, vectors=4, rows=2, resident_threads=1024,
-        why="1.00 of a copy at 514, 2050 and 4002 columns; two vectors: 0.91, 0.91, 0.92",
+        columns_up_to=12288, vectors=5, rows=1, early=True,
+        why="on an H200 1.03 of a copy at 2050 columns, 1.01 at 3074, four vectors: 0.98, 0.94; on an H100 all 1.01",
     ),
 )
 # A residual or a gate takes as many registers as the row: a block of 512 threads would be alone on its multiprocessor.
