@@ -3,9 +3,9 @@
 Launches every kernel once under `ncu` and once under `trace`, on the same arguments. Writes OUT.json (the record),
 OUT.ncu.csv (what ncu said) and OUT.txt (the table); with --again it traces once more for the counts of the record that
 is there, which needs no GPU. The rule: requests and sectors of global memory are equal, wavefronts of shared memory
-within 3 %, and bank conflicts within 3 % of the wavefronts, less what the compiler merges (`Launch.fewer`). The exit status is 1 where a launch breaks it that is not
-`unverified`. Metrics of copies and clusters (UNVERIFIED) are recorded, and under no rule before hardware has shown what
-they count.
+within 3 %, and bank conflicts within 3 % of the wavefronts, less what the compiler merges (`Launch.fewer`). The exit
+status is 1 where a launch breaks it that is not `unverified`. Metrics of copies and clusters (UNVERIFIED) are recorded,
+and under no rule before hardware has shown what they count.
 """
 
 import argparse

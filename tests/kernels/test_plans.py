@@ -558,8 +558,8 @@ def sample() -> Iterator[tuple]:
     yield "one_barrier", 2305, half, (9, 0), most  # odd rows; five vectors per thread
     yield "one_barrier", 513, wide, (9, 0), most  # the same; with the registers of 1,024 threads it spilled
     yield "one_barrier", 14340, half, (9, 0), most  # eight vectors of four elements
-    yield "one_barrier", 2052, half, (9, 0), most  # six vectors of four elements; with the registers of 1,536 threads it spilled
-    yield "one_barrier", 1024, wide, (9, 0), (100_000,)  # early parameters, with as few
+    yield "one_barrier", 2052, half, (9, 0), most  # six vectors of four; with the registers of 1,536 threads it spilled
+    yield "one_barrier", 1024, wide, (9, 0), (100_000,)  # early parameters, with the registers of 1,536 threads
     yield "one_barrier", 16384, half, (9, 0), (1,)  # few rows' parameters, with all registers of 512 threads
     yield "one_barrier", 6059, half, (9, 0), (6,)  # few odd rows: with 64 registers it spilled
     yield "clusters", 50000, half._replace(rms=True, biased=False), (9, 0), most  # 56 elements per thread: not kept
