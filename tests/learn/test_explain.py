@@ -100,9 +100,9 @@ def test_the_cost_model_speaks_in_text_json_and_a_notebook():
 
 
 def test_a_last_round_that_is_nearly_empty_is_named_and_what_the_model_does_not_know_is_not_said():
-    tail = str(explain(n1=1140, n2=4096, dtype="bfloat16", device="h200"))
+    tail = str(explain(n1=1284, n2=4096, dtype="bfloat16", device="h200"))
     assert "the last of two rounds of blocks is 8 % full" in tail
-    assert "% full" not in str(explain(n1=1056, n2=4096, dtype="bfloat16", device="h200"))
+    assert "% full" not in str(explain(n1=1188, n2=4096, dtype="bfloat16", device="h200"))
     assert "at least " in str(explain(step="apex", device="h200"))
     for unknown in (explain(residual=True), explain("family"), explain(device=Device(132, (9, 0), 232448))):
         assert unknown.predicted is None
@@ -257,10 +257,10 @@ def test_the_command_prints_text_or_json_and_names_what_is_wrong():
     how = ["explain", "forward", "--norm", "rms", "--dtype", "bfloat16", "--n1", "32768", "--n2", "4096"]
     done = runner.invoke(app, [*how, "--device", "a100"])
     assert done.exit_code == 0, done.output
-    assert "one row per block, 256 threads each" in done.stdout
+    assert "one row per block, 128 threads each" in done.stdout
     answer = json.loads(runner.invoke(app, [*how, "--json"]).stdout)
     assert answer["step"] == "one_barrier"
-    assert answer["kernels"][0]["block"] == [256, 1]
+    assert answer["kernels"][0]["block"] == [128, 1]
     done = runner.invoke(app, [*how, "--heads", "32x48"])
     assert "RMSNorm of 32 heads in 48 places forward" in done.stdout
     done = runner.invoke(app, [*how, "--heads", "32"])
