@@ -11,6 +11,7 @@ from normlab.kernels.backward.between import between_for
 from normlab.kernels.backward.first_tables import GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED, edges_for
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
+from normlab.kernels.forward.early import OWN_REGISTERS
 from normlab.kernels.forward.tables import NARROW, NARROWER, SLICES, TABLES
 from normlab.stages.vector import map_threads
 
@@ -176,7 +177,7 @@ def test_parameters_come_early_only_where_threads_have_columns(n2, width, itemsi
     layout = forward_layouts.rows_for(n2, width, itemsize, rms).layout
     assert layout.early is early
     threads = layout.thread_map.threads * layout.rows * layout.resident
-    assert threads * (forward_layouts.OWN_REGISTERS + layout.thread_map.elements) <= forward_layouts.REGISTERS
+    assert threads * (OWN_REGISTERS + layout.thread_map.elements) <= forward_layouts.REGISTERS
 
 
 def test_narrower_vectors_have_tables_of_their_own_in_plain_norms_alone():

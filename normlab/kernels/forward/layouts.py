@@ -6,6 +6,7 @@ What a row's bits depend on is chosen without n1, so a row has the same bits in 
 import math
 from typing import NamedTuple
 
+from normlab.kernels.forward.early import pays, registers_of
 from normlab.kernels.forward.tables import BESIDE, EDGES, NARROW, NARROWER, SAMPLED, SLICES, TABLES, Candidate, Slice
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
@@ -57,11 +58,6 @@ SHORTEST = 4
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
 REGISTERS = 2**16  # of a multiprocessor
-OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 14 to 16
-FEW_REGISTERS = 56  # of a thread, for early parameters of a LayerNorm whose rows do not fill their threads
-# Of a thread, at most, for early parameters of many rows: as many as an RMSNorm with 40 elements per thread takes. 136
-# columns of bfloat16 reach 1.01 of a copy, with later parameters 0.84 (H100).
-EARLY_REGISTERS = 96
 
 
 def rows_for(
@@ -91,18 +87,11 @@ def rows_for(
     largest = min(limit for limit in MAX_ELEMENTS if limit >= threads)
     if thread_map.elements > MAX_ELEMENTS[largest]:
         return None
-    # Early parameters take registers of threads without columns, too. Fractions of a copy, early and late: RMSNorm of
-    # 1,104 columns of bfloat16, which fill 0.72 of their threads, 0.93 and 0.99; of 904 columns, which fill 0.88, 1.03
-    # and 1.02 (H100). LayerNorm, with two parameters, of 5,000 columns of float32, which fill 0.98, 0.86 and 1.02; but
-    # with few registers, in vectors of two, of 1,026 columns, which fill 0.89, 1.02 and 0.93 (H200).
-    needed = OWN_REGISTERS + thread_map.elements * (2 if rms else 3)
-    may_idle = rms or needed <= FEW_REGISTERS
-    few_idle = thread_map.threads <= WARP or 8 * n2 >= (7 if may_idle else 8) * thread_map.columns
-    early = chosen.early and few_idle and plain and needed <= EARLY_REGISTERS
+    early = chosen.early and plain and pays(n2, thread_map, rms)
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
     if early and limit:
-        limit = min(limit, REGISTERS // needed)
+        limit = min(limit, REGISTERS // registers_of(thread_map, rms))
     resident = 1 if limit is None else max(1, limit // threads)
     return Chosen(RegisterLayout(thread_map, rows, resident, early=early), chosen.why)
 

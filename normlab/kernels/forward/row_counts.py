@@ -3,7 +3,8 @@
 A row keeps its thread map, so no bit of a row depends on what is chosen here.
 """
 
-from normlab.kernels.forward.layouts import LEAST_THREADS, OWN_REGISTERS, SHIFTED_TURNS, RegisterLayout
+from normlab.kernels.forward.early import OWN_REGISTERS
+from normlab.kernels.forward.layouts import LEAST_THREADS, SHIFTED_TURNS, RegisterLayout
 from normlab.kernels.plan import Device
 from normlab.stages.vector import WARP
 

@@ -23,7 +23,7 @@ class Candidate(NamedTuple):
         resident_threads: the number of threads that a multiprocessor must have registers for, which limits the
             registers of each. None: the compiler takes as many registers as it likes.
         early: are parameters loaded beside the elements, however many rows there are? With that a row waits for memory
-            once, but takes more registers (`layouts.EARLY_REGISTERS`).
+            once, but takes more registers (`forward.early`).
         whole: is this for rows alone whose vectors fill all of the threads? Others take a later line.
     """
 
