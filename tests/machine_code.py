@@ -1,6 +1,6 @@
-"""What a kernel's machine code does, as its cubin says it, which `resources` has made anyway.
+"""What a kernel's machine code does, as the cubin says it from whose log its resources are read.
 
-PTX says the same, but takes a second run of the linker: a sixth of the time of all that `test_plans` assembles.
+PTX says the same, but takes a second run of the compiler and of the linker.
 """
 
 import re
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from normlab.engine import Resources
 from normlab.engine.compile.offline import compile_cubin
+from normlab.engine.compile.resources import resources_of
 from normlab.engine.compile.signatures import kinds_of_types
 
 # The lowest nine bits of an instruction of 16 bytes, on an A100 and an H100, as nvdisasm names them.
@@ -22,15 +24,16 @@ FLOAT64 = {
 }
 
 
-def assert_computes_in_float32_and_calls_nothing(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> None:
-    """Fail if a kernel has an instruction on float64 numbers, or calls a function that was not inlined."""
-    cubin = compile_cubin(kernel, kinds_of_types(types), cc)
+def resources_in_float32(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> Resources:
+    """Return a kernel's resources; fail if it computes in float64, or calls a function that was not inlined."""
+    cubin, name = compile_cubin(kernel, kinds_of_types(types), cc), kernel.py_func.__name__
     codes = np.frombuffer(entry_code(cubin.image, cubin.entry), np.uint64)[::2] & np.uint64(0x1FF)
     assert codes.size, "no machine code is found"
-    assert not FLOAT64.keys() & set(codes.tolist()), f"{kernel.py_func.__name__} computes in the wrong precision"
+    assert not FLOAT64.keys() & set(codes.tolist()), f"{name} computes in the wrong precision"
     # The assembler tells the properties of each function that it makes. Slow paths of divisions are not among them.
     made = re.findall("Function properties for (.+)", cubin.log)
-    assert made == [cubin.entry], f"{kernel.py_func.__name__} calls a function that was not inlined"
+    assert made == [cubin.entry], f"{name} calls a function that was not inlined"
+    return resources_of(cubin)
 
 
 def entry_code(image: bytes, entry: str) -> bytes:

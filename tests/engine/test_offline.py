@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from machine_code import assert_computes_in_float32_and_calls_nothing
+from machine_code import resources_in_float32
 from typer.testing import CliRunner
 
 from normlab.cli import app
@@ -113,7 +113,7 @@ def test_machine_code_that_computes_in_float64_or_calls_a_function_is_seen(compu
         y[i] = compute(x[i], i)
 
     with pytest.raises(AssertionError, match=says):
-        assert_computes_in_float32_and_calls_nothing(kernel, ROWS, cc)
+        resources_in_float32(kernel, ROWS, cc)
 
 
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
@@ -123,7 +123,7 @@ def test_slow_paths_of_float32_s_operations_are_no_calls(cc):
         i = cuda.grid(1)
         y[i] = x[i] / y[i] + math.sqrt(x[i]) + float32(i)
 
-    assert_computes_in_float32_and_calls_nothing(kernel, ROWS, cc)
+    resources_in_float32(kernel, ROWS, cc)
 
 
 def test_launch_bounds_reach_the_assembler():

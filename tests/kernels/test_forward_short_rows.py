@@ -12,9 +12,9 @@ from draws import Case
 from examine import examine_forward, forward
 from kernels.test_invariance import assert_the_same_whenever_and_however_it_runs, random_case, sanitized, shifted
 from kernels.test_plans import BYTES, CAPABILITIES, Form, launches
-from machine_code import assert_computes_in_float32_and_calls_nothing
+from machine_code import resources_in_float32
 
-from normlab.engine import launch, resources, using
+from normlab.engine import launch, using
 from normlab.host.checks import step_of
 from normlab.kernels import ForwardProblem, Problem
 from normlab.kernels.forward import short_rows
@@ -226,7 +226,6 @@ def test_kernels_of_tiles_spill_nothing_and_compute_in_float32(n2, dtype):
     pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
     (one,) = launches(STEP, 10**6, n2, Form(dtype, dtype))
     assert one.name == "forward_short_rows"
-    taken = resources(one.work.kernel, one.types, (9, 0))
+    taken = resources_in_float32(one.work.kernel, one.types)
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)
     assert taken.registers * 32 * short_rows.WARPS * short_rows.RESIDENT <= 65536
-    assert_computes_in_float32_and_calls_nothing(one.work.kernel, one.types)

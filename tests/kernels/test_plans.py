@@ -19,9 +19,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from devices import SHARED_BYTES
-from machine_code import assert_computes_in_float32_and_calls_nothing
+from machine_code import resources_in_float32
 
-from normlab.engine import compile_ptx, occupancy, resources
+from normlab.engine import compile_ptx, occupancy
 from normlab.kernels import LADDERS, Device, Problem
 from normlab.kernels.backward import layouts, step_2_fused, step_3_pipelined
 from normlab.kernels.backward.pipelined import beside
@@ -643,8 +643,7 @@ def test_kernels_fit_their_registers_and_their_shared_memory(case):
         kernel, shared_bytes, cluster = one.work.kernel, one.work.shared_bytes, one.work.cluster
         key = kernel, one.types, capability
         if key not in ASSEMBLED:
-            ASSEMBLED[key] = resources(kernel, one.types, capability)
-            assert_computes_in_float32_and_calls_nothing(kernel, one.types, capability)
+            ASSEMBLED[key] = resources_in_float32(kernel, one.types, capability)
         taken = ASSEMBLED[key]
         assert (taken.local_bytes, taken.spill_stores, taken.spill_loads) == (0, 0, 0), taken
         assert taken.registers * one.threads <= 65536

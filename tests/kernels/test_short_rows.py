@@ -19,9 +19,9 @@ from kernels.test_invariance import (
     shifted,
 )
 from kernels.test_plans import BYTES_BACKWARD, CAPABILITIES, Form, launches
-from machine_code import assert_computes_in_float32_and_calls_nothing
+from machine_code import resources_in_float32
 
-from normlab.engine import launch, resources, using
+from normlab.engine import launch, using
 from normlab.host.checks import step_of
 from normlab.kernels import BackwardProblem, Problem
 from normlab.kernels.backward import final_sums
@@ -324,6 +324,5 @@ def test_kernels_spill_nothing_and_compute_in_float32(n2, dtype):
     pytest.importorskip("numba_cuda", reason="kernels are assembled by numba-cuda, which has no wheels here")
     form = Form(dtype, dtype, memory_efficient=n2 == 255)
     one = next(one for one in launches(STEP, 10**5, n2, form) if one.name == "backward_short_rows")
-    taken = resources(one.work.kernel, one.types, (9, 0))
+    taken = resources_in_float32(one.work.kernel, one.types)
     assert (taken.local_bytes, taken.spill_stores) == (0, 0)
-    assert_computes_in_float32_and_calls_nothing(one.work.kernel, one.types)

@@ -3,7 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
-from normlab.engine.compile.offline import compile_cubin
+from normlab.engine.compile.offline import Cubin, compile_cubin
 from normlab.engine.compile.signatures import kinds_of_types
 
 
@@ -50,12 +50,16 @@ def resources(kernel: Any, types: tuple, cc: tuple[int, int] = (9, 0)) -> Resour
     Args:
         kernel, types, cc: as for `compile_ptx`.
     """
-    log = compile_cubin(kernel, kinds_of_types(types), cc).log
+    return resources_of(compile_cubin(kernel, kinds_of_types(types), cc))
+
+
+def resources_of(cubin: Cubin) -> Resources:
+    """Return what the assembler's log of a cubin reports."""
 
     def number(pattern: str, otherwise: int | None = None) -> int:
-        found = re.search(pattern, log)
+        found = re.search(pattern, cubin.log)
         if found is None and otherwise is None:
-            raise RuntimeError(f"nvJitLink's log does not say {pattern!r}:\n{log}")
+            raise RuntimeError(f"nvJitLink's log does not say {pattern!r}:\n{cubin.log}")
         return otherwise if found is None else int(found[1])  # type: ignore[return-value]  # not both are None
 
     return Resources(
