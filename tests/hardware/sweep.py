@@ -4,7 +4,8 @@
     PYTHONPATH=tests python -m hardware.sweep forward --n2 65536 --dtype bfloat16
 
 Kernels are compiled by all processors before the GPU is touched, and kept in $NORMLAB_CACHE_DIR. A layout whose result
-differs from the step's own by more than rounding is shown as wrong.
+differs from the step's own by more than rounding is shown as wrong. Few rows are timed with --log2: the fastest layout
+of many rows may be slow with few, and on one card of the two, so an entry is chosen by all of them.
 """
 
 import argparse
@@ -81,11 +82,12 @@ def backward_layouts(n2: int, itemsize: int, kind: Kind) -> Iterator[PipelineLay
 
 def forward_plans(n2: int, itemsize: int) -> Iterator[Any]:
     """Rows in registers, several a block; and slices in shared memory, of rows for which that is not enough."""
-    for threads, rows in itertools.product((*THREADS, 192, 320, 640, 1024), (1, 2, 4, 8, 16)):
+    for threads, rows in itertools.product((*THREADS, 192, 224, 320, 384, 640, 1024), (1, 2, 4, 8, 16)):
         thread_map = map_threads(n2, 16 // itemsize, threads)
         if threads * rows <= 1024 and 8 <= thread_map.elements <= 64 and thread_map.elements * threads * rows <= 2**15:
-            for resident in {1, 1536 // (threads * rows), 2048 // (threads * rows)} - {0}:
-                yield RegisterLayout(thread_map, rows, resident)
+            blocks = {1, 1024 // (threads * rows), 1536 // (threads * rows), 2048 // (threads * rows)} - {0}
+            for resident, early in itertools.product(blocks, (False, True)):
+                yield RegisterLayout(thread_map, rows, resident, early=early)
     for threads in (128, 256, 512, 1024):
         for thread_map, blocks in slices(n2, 16 // itemsize, threads):
             long = ClusterLayout(thread_map, blocks, itemsize)
@@ -99,11 +101,12 @@ def tasks(options: argparse.Namespace) -> list[Task]:
     itemsize = FLOATS[options.dtype].itemsize
     rms = options.norm == "rms"
     kind = Kind(rms, options.saved == "output", True, not rms, itemsize == 2, 16 // itemsize)
+    sizes = [2 ** int(power) for power in options.log2.split(",")]
     for n2 in map(int, options.n2.split(",")):
         backward = options.direction == "backward"
-        layouts = backward_layouts(n2, itemsize, kind) if backward else forward_plans(n2, itemsize)
+        layouts = list(backward_layouts(n2, itemsize, kind) if backward else forward_plans(n2, itemsize))
         rest = options.direction, options.norm, options.dtype, options.saved, n2
-        found += [Task(*rest, layout) for layout in layouts]
+        found += [Task(*rest, layout, max(1, elements // n2)) for elements in sizes for layout in layouts]
     return found
 
 
@@ -197,7 +200,7 @@ def time_all(wanted: list[Task]) -> None:
     from normlab.measure.timing import EventTimer
 
     timer = EventTimer()
-    for n2, group in itertools.groupby(wanted, lambda task: task.n2):
+    for (n2, n1), group in itertools.groupby(wanted, lambda task: (task.n2, task.n1)):
         some = list(group)
         first = some[0]
         problem = first.problem
@@ -217,7 +220,7 @@ def time_all(wanted: list[Task]) -> None:
                 found.append((ideal / timer(call).median, task.layout, right))
             except Exception as error:  # a launch that the GPU refuses is a result, too
                 found.append((0.0, f"{task.layout}: {error}", False))
-        print(f"{first.direction} {first.norm} {first.dtype} n2 = {n2}, saved {first.saved}: fraction of a copy")
+        print(f"{first.direction} {first.norm} {first.dtype} {n1} x {n2}, saved {first.saved}: fraction of a copy")
         for fraction, layout, right in sorted(found, key=lambda one: -one[0]):
             print(f"  {fraction:.3f}{'' if right else ' WRONG'}  {layout}")
 
@@ -236,6 +239,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["float16", "bfloat16", "float32"])
     parser.add_argument("--norm", default="layer", choices=["layer", "rms"])
     parser.add_argument("--saved", default="input", choices=["input", "output"])
+    parser.add_argument("--log2", default="27", help="elements of x, as powers of two: 20,22,24,27 for few rows, too")
     wanted = tasks(parser.parse_args())
     compile_all(wanted)
     time_all(wanted)
