@@ -22,7 +22,9 @@ from normlab.stages.vector import ThreadMap
 
 SHARPNESS = 4  # of the sum of what overlaps: two equal parts take 1.19 times as long as one
 TAIL = 4  # rounds below which a last round that is not full takes as long as a full one: of more, blocks have drifted
-BASE_REGISTERS = 24  # per thread, beside the elements that it holds: within a quarter of what the compiler takes
+# Per thread, beside the elements that it holds: within a quarter of what the compiler takes, except in a forward that
+# holds its parameters, too (`forward.early`), which takes up to 1.6 times as many.
+BASE_REGISTERS = 24
 
 
 class Constants(NamedTuple):

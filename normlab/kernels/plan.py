@@ -126,7 +126,7 @@ def _known(processors: int, capability: tuple[int, int], bandwidth: float) -> De
     return replace(_facts(processors, capability), bandwidth=bandwidth)
 
 
-# NVIDIA's data sheets. The kernels have not been timed on the last two.
+# NVIDIA's data sheets. The kernels have been timed on the first two.
 DEVICES = {
     "h200": _known(132, (9, 0), 4.8e12),  # SXM, 141 GB of HBM3e
     "h100": _known(132, (9, 0), 3.35e12),  # SXM, 80 GB of HBM3
