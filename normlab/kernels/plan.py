@@ -222,7 +222,8 @@ class Plan:
     """What a step does for a problem on a device.
 
     Attributes:
-        step: whose kernels these are: the step's own, or those of an earlier step that it hands the problem on to.
+        step: whose kernels these are: the step's own, or those that it hands the problem on to: an earlier step's, or
+            some beside the steps, such as `short_rows`.
         work: the kernels, in the order of their launches.
         why: the reason, with the number that decided.
         rows: the chains of additions along a row (of a set, in the family).
