@@ -4,8 +4,9 @@
 
     start    latencies until the first results: a block's life, and for a backward its sums of columns
     memory   the bytes that must move / the bandwidth that a long copy reaches
-    waiting  (rounds - 1) lives. A life of a block is a latency, and an exchange per pass. By Little's law a GPU with B
-             bytes in flight, each for one life, reads B per life: rounds = bytes to read / bytes in flight
+    waiting  (rounds - 1) lives. A life of a block is a latency, and an exchange per pass, also where one barrier serves
+             two passes. By Little's law a GPU with B bytes in flight, each for one life, reads B per life:
+             rounds = bytes to read / bytes in flight
     work     instructions, as time of a multiprocessor; of narrow vectors there are more
     sums     the kernels after the first: a launch, and the partial sums that they add up
 
