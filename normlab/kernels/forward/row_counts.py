@@ -32,7 +32,7 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
     `early`: a thread loads its parameters beside its elements, before the sums. If it loads them after the sums, vector
     by vector, it waits for memory once more for each vector. But parameters take registers while the sums are made, so
     fewer blocks may fit on the GPU at once, and then fewer bytes are on their way. A thread therefore loads them early
-    if all blocks still fit at once, or if the table says so (H100, bfloat16):
+    if all blocks still fit at once, or if the table says so (H100, bfloat16, in the layouts of an earlier table):
 
         rows x columns     after the sums    early     all blocks fit at once
           500 x   768          5.4 us        4.8 us    yes

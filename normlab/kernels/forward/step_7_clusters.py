@@ -9,8 +9,8 @@ Measured: records norm_*_h200, `normlab.kernels.forward.tables.SLICES`, and `lay
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
-- Asynchronous copies bring the row to shared memory without registers: above 32 KB a row does not fit in the registers
-  of a block that shares its multiprocessor.
+- Asynchronous copies bring the row to shared memory without registers: a row of more than 16,384 columns does not fit
+  in the registers of a block that shares its multiprocessor.
 - Blocks are persistent: a cluster takes row after row. Each thread reads only the vectors that it copied itself. A
   vector's slot in shared memory is free after the thread's last load from it, and the next row's vector goes there.
 - Where the registers suffice (`kept`), a thread loads its vectors into them once, for all passes, as they lie in
