@@ -4,8 +4,9 @@
 
     start    latencies until the first results: a block's life, and for a backward its sums of columns
     memory   the bytes that must move / the bandwidth that a long copy reaches
-    waiting  (rounds - 1) lives. A life of a block is a latency, and an exchange per pass. By Little's law a GPU with B
-             bytes in flight, each for one life, reads B per life: rounds = bytes to read / bytes in flight
+    waiting  (rounds - 1) lives. A life of a block is a latency, and an exchange per pass, also where one barrier serves
+             two passes. By Little's law a GPU with B bytes in flight, each for one life, reads B per life:
+             rounds = bytes to read / bytes in flight
     work     instructions, as time of a multiprocessor; of narrow vectors there are more
     sums     the kernels after the first: a launch, and the partial sums that they add up
 
@@ -22,7 +23,9 @@ from normlab.stages.vector import ThreadMap
 
 SHARPNESS = 4  # of the sum of what overlaps: two equal parts take 1.19 times as long as one
 TAIL = 4  # rounds below which a last round that is not full takes as long as a full one: of more, blocks have drifted
-BASE_REGISTERS = 24  # per thread, beside the elements that it holds: within a quarter of what the compiler takes
+# Per thread, beside the elements that it holds: within a quarter of what the compiler takes, except in a forward that
+# holds its parameters, too (`forward.early`), which takes up to 1.6 times as many.
+BASE_REGISTERS = 24
 
 
 class Constants(NamedTuple):

@@ -126,7 +126,7 @@ def _known(processors: int, capability: tuple[int, int], bandwidth: float) -> De
     return replace(_facts(processors, capability), bandwidth=bandwidth)
 
 
-# NVIDIA's data sheets. The kernels have not been timed on the last two.
+# NVIDIA's data sheets. The kernels have been timed on the first two.
 DEVICES = {
     "h200": _known(132, (9, 0), 4.8e12),  # SXM, 141 GB of HBM3e
     "h100": _known(132, (9, 0), 3.35e12),  # SXM, 80 GB of HBM3
@@ -222,7 +222,8 @@ class Plan:
     """What a step does for a problem on a device.
 
     Attributes:
-        step: whose kernels these are: the step's own, or those of an earlier step that it hands the problem on to.
+        step: whose kernels these are: the step's own, or those that it hands the problem on to: an earlier step's, or
+            some beside the steps, such as `short_rows`.
         work: the kernels, in the order of their launches.
         why: the reason, with the number that decided.
         rows: the chains of additions along a row (of a set, in the family).

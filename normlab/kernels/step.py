@@ -16,8 +16,9 @@ class Rung:
     Attributes:
         name: what `step=` of the host functions takes.
         summary: one line.
-        ways: the planners of the kernels that may do a problem, the first that does not refuse it does it. The step's
-            own is among them; the others are those of earlier steps, for what its own kernel does not do.
+        ways: the planners of the kernels that may do a problem; the first that does not refuse it does it. The step's
+            own is among them. The others are those of earlier steps, for what its own kernel does not do, and of
+            kernels beside the steps, for rows that these do faster.
     """
 
     name: str

@@ -243,7 +243,9 @@ class Explanation:
         """Return the sections of the text: (heading, lines)."""
         plan, work = self.plan, self.work
         named = plan.step == self.step.name or self.ladder == "family" or self.has_extras
-        own = "" if named else f", an earlier step, whose kernel {self.step.name} uses here"
+        earlier = plan.step in (step.name for step in LADDERS[self.ladder])
+        other = "an earlier step, whose kernel" if earlier else "a kernel beside the ladder's steps, which"
+        own = "" if named else f", {other} {self.step.name} uses here"
         sections = [
             ("problem", [*problem_lines(self), device_line(self)]),
             ("step", [f"{plan.step}{own}", *(f"asked before, and refused: {reason}" for reason in self.refusals)]),

@@ -111,10 +111,12 @@ def predicted_lines(one: Any) -> list[str]:
 
 
 def why_lines(plan: Plan) -> list[str]:
-    """Return the reason of a plan, and where its numbers come from if it does not say so itself."""
-    if "of a copy" not in plan.why or "on an H100" in plan.why:
+    """Return the reason of a plan, and where its numbers come from."""
+    if "of a copy" not in plan.why:
         return [plan.why]
-    return [plan.why, "measured beside each other when this plan was chosen, on an H200; the records are later"]
+    # Tables differ in which GPU they mean where a reason names none.
+    measured = "measured beside each other when this plan was chosen, on an H200 or an H100 (its table says which)"
+    return [plan.why, f"{measured}; the records are later"]
 
 
 def runner_up_lines(one: Any) -> list[str]:

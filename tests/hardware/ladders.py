@@ -63,7 +63,7 @@ LADDER_LAUNCHES = [
     *_backward("apex", 32, 384, np.float32, unverified=False),
     *_forward("vectors", 8, 1024, np.float32, " float32"),
     *_forward("vectors", 8, 2048, ml_dtypes.bfloat16, " bfloat16"),
-    *_forward("one_barrier", 10, 2048, np.float32, " float32"),  # four rows a block; the last block has two
+    *_forward("one_barrier", 10, 2048, np.float32, " float32"),  # a row per block, its parameters beside it
     *_forward("one_barrier", 8, 4096, ml_dtypes.bfloat16, " bfloat16"),
     *_forward("clusters", 2, 32776, ml_dtypes.bfloat16, " bfloat16"),  # sixteen blocks a row
     *_backward("fused", 8, 1024, np.float32, " float32"),

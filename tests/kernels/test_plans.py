@@ -159,6 +159,12 @@ def test_plans_of_one_barrier_cover_every_column_once_and_fit_a_block():
     hold_all(found, groups=True)
 
 
+def exchange_bytes(layout):
+    """The bytes of a block's exchange buffer, and of what it gathers of a long row's other blocks."""
+    members = layout.thread_map.warps * layout.blocks
+    return 4 * 2 * 2 * layout.thread_map.warps + 4 * 2 * (members if members > FEW else 0)
+
+
 @pytest.mark.parametrize("capability", [*CAPABILITIES, (8, 6)], ids=str)
 def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
     found = []
@@ -175,10 +181,7 @@ def test_plans_of_clusters_cover_every_column_once_and_fit_a_gpu(capability):
             found.append(Mapped(n2, plan.thread_map, plan.blocks))
             less = plan.thread_map._replace(vectors=plan.thread_map.vectors - 1)
             assert plan.blocks * less.columns < n2 or less.threads > 512, "no thread has a vector too many"
-            members = plan.thread_map.warps * plan.blocks
-            board = 4 * 2 * 2 * plan.thread_map.warps + 4 * 2 * (
-                members if members > FEW else 0
-            )  # and what is gathered
+            members, board = plan.thread_map.warps * plan.blocks, exchange_bytes(plan)
             assert board <= forward_layouts.STATIC_BYTES
             assert members <= FEW or 2 * members <= plan.thread_map.threads, "a word each"
             assert plan.thread_map.threads <= 1024
@@ -204,6 +207,7 @@ def test_clusters_have_room_for_rows_that_begin_within_a_vector(capability):
         assert layout.blocks * layout.thread_map.columns >= max(places) + n2
         assert not layout.thread_map.whole, "some vector may lie beside the row"
         assert layout.blocks <= (16 if capability >= (9, 0) else 1)
+        assert exchange_bytes(layout) <= forward_layouts.STATIC_BYTES
         assert layout.shared_bytes + forward_layouts.STATIC_BYTES <= room
         members = layout.thread_map.warps * layout.blocks
         assert longest_chains(step_7_clusters.STEP, n2).terms >= layout.thread_map.elements + members // 32

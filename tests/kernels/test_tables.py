@@ -6,24 +6,26 @@ import devices
 import pytest
 
 from normlab.kernels import LADDERS, Device, Problem, add_norm
+from normlab.kernels.backward import first_tables
 from normlab.kernels.backward import layouts as backward_layouts
 from normlab.kernels.backward.between import between_for
-from normlab.kernels.backward.first_tables import GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED, edges_for
+from normlab.kernels.backward.first_tables import GATED, SUMMED, SUMMED_RECOMPUTED, edges_for
 from normlab.kernels.backward.tables import table_for
 from normlab.kernels.forward import layouts as forward_layouts
 from normlab.kernels.forward.early import OWN_REGISTERS
-from normlab.kernels.forward.tables import NARROW, NARROWER, SLICES, TABLES
+from normlab.kernels.forward.tables import BESIDE, NARROW, NARROWER, SAMPLED, SLICES, TABLES
 from normlab.stages.vector import map_threads
 
 HALVES_AND_SINGLES = ((2, 2), (2, 4), (4, 4))
+FORWARD = [*TABLES.values(), *NARROWER.values(), *BESIDE.values(), *SAMPLED.values()]
 
 
 def test_every_row_has_a_reason():
     backward = (table_for(*sizes, kind) for sizes in HALVES_AND_SINGLES for kind in backward_layouts.KINDS)
-    first = [GATED, SAMPLED, SUMMED, SUMMED_RECOMPUTED]
+    first = [GATED, first_tables.SAMPLED, SUMMED, SUMMED_RECOMPUTED]
     first += [edges_for(size, kind) for size in (2, 4) for kind in backward_layouts.KINDS]
     first += map(between_for, backward_layouts.KINDS)
-    for row in itertools.chain(*TABLES.values(), *NARROWER.values(), *SLICES.values(), NARROW, *first, *backward):
+    for row in itertools.chain(*FORWARD, *SLICES.values(), NARROW, *first, *backward):
         assert len(row.why) > 20
         assert row.vectors >= 1
 
@@ -104,12 +106,16 @@ def test_several_blocks_of_a_cluster_share_a_multiprocessor_s_registers():
         assert blocks * held <= 228 * 1024
 
 
+def test_every_line_of_the_forward_s_tables_is_for_rows_longer_than_the_line_s_before():
+    for table in FORWARD:
+        ends = [row.columns_up_to for row in table]
+        assert ends == sorted(set(ends))
+
+
 @pytest.mark.parametrize(("table", "part"), [(TABLES, 1), (NARROWER, 2)], ids=["whole vectors", "half vectors"])
 @pytest.mark.parametrize(("itemsize", "rms"), TABLES)
-def test_forward_rows_ascend_and_hold_up_to_their_last_column(itemsize, rms, table, part):
+def test_forward_rows_hold_up_to_their_last_column(itemsize, rms, table, part):
     """In vectors of half the width, at half as many columns."""
-    ends = [row.columns_up_to for row in table[itemsize, rms]]
-    assert ends == sorted(set(ends))
     for row in table[itemsize, rms]:
         width = 16 // itemsize // part
         columns = row.columns_up_to // part
@@ -177,7 +183,7 @@ def test_parameters_come_early_only_where_threads_have_columns(n2, width, itemsi
     layout = forward_layouts.rows_for(n2, width, itemsize, rms).layout
     assert layout.early is early
     threads = layout.thread_map.threads * layout.rows * layout.resident
-    assert threads * (OWN_REGISTERS + layout.thread_map.elements) <= forward_layouts.REGISTERS
+    assert threads * (OWN_REGISTERS + layout.thread_map.elements) <= Device.named("h100").registers
 
 
 def test_narrower_vectors_have_tables_of_their_own_in_plain_norms_alone():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from counting import COPIED, LOADED, STORED, counter
 
-from normlab.kernels import BackwardProblem, ForwardProblem
+from normlab.kernels import LADDERS, BackwardProblem, ForwardProblem
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import layouts, step_7_clusters
 from normlab.kernels.plan import Chosen
@@ -46,6 +46,21 @@ def test_rows_parameters_and_sums_cause_no_bank_conflicts(memory_efficient, para
     wide = 2 * (2 + 3 * memory_efficient)
     per_row = 2 * 2 + (narrow if parameters == ml_dtypes.bfloat16 else wide)
     assert (all_groups[WAVEFRONTS] - one[WAVEFRONTS]) / 7 == 4 * per_row
+
+
+def read_by(step, mean) -> tuple[float, int]:
+    """The bytes that a step moves of two rows of float32, and how often its plan says that they are read."""
+    launch, found = counter()
+    x = np.ones((2, 256), np.float32)
+    problem = ForwardProblem(x, None, None, np.float32(1), np.empty_like(x), mean, np.empty(2, np.float32))
+    step.run(launch, Memory, problem)
+    return found[0]["normlab__bytes_moved_mem_global_op_ld.sum"], step.plan(problem, devices.of((9, 0))).reads
+
+
+@pytest.mark.parametrize("step", LADDERS["forward"], ids=lambda step: step.name)
+def test_plans_of_a_norm_without_a_mean_say_whether_a_pass_over_the_row_is_left_out(step):
+    (layer, reads), (rms, fewer) = read_by(step, np.empty(2, np.float32)), read_by(step, None)
+    assert rms * reads == layer * fewer
 
 
 def counted_clusters(thread_map, n1, processors, monkeypatch) -> dict[str, float]:

@@ -114,6 +114,25 @@ def test_a_gpu_without_clusters_and_a_float64_norm_say_what_refused():
     assert "it computes in float32, and float64 is asked for" in str(explain("backward", dtype="float64"))
 
 
+def test_a_kernel_beside_the_ladder_s_steps_is_not_called_an_earlier_step():
+    rows = (
+        ("forward", 2**20, 5, "short_rows"),
+        ("backward", 2**20, 5, "short_rows"),
+        ("forward", 9, 2**20, "split_rows"),
+    )
+    for ladder, n1, n2, beside in rows:
+        (said,) = (line for line in dict(explain(ladder, n1=n1, n2=n2).facts())["step"] if line.startswith(beside))
+        assert "beside the ladder's steps" in said
+        assert "earlier" not in said
+    assert dict(explain(dtype="float64").facts())["step"][0].startswith("column_blocks, an earlier step")
+
+
+@pytest.mark.parametrize("n2", [4612, 65536])
+def test_a_reason_measured_on_an_h100_is_not_said_to_be_an_h200_s(n2):
+    _, source = dict(explain(dtype="bfloat16", n1=4096, n2=n2).facts())["why"]
+    assert "H100" in source
+
+
 def test_what_is_explained_is_what_is_launched():
     """At n1 for which the number of resident blocks does not matter."""
     for n2, dtype in itertools.product((64, 768, 4096, 65536), (ml_dtypes.bfloat16, np.float32)):

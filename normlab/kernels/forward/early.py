@@ -1,15 +1,15 @@
 """Decide where threads load their parameters early: beside the elements of their row, before its sums.
 
 That saves a wait, but the parameters then take registers while the sums are made, and so fewer rows may be on their
-way. With few rows it always pays if all blocks still fit at once (`row_counts.for_rows`). With many rows the table must
-ask for it (`tables.Candidate.early`), and `pays` must agree.
+way. With few rows it always pays if all blocks still fit at once (`row_counts.for_rows`). With many rows the norm must
+be plain, the table must ask for it (`tables.Candidate.early`), and `pays` must agree.
 """
 
 from normlab.stages.vector import WARP, ThreadMap
 
-OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 14 to 16
-# Of a thread, at most: as many as an RMSNorm with 40 elements per thread takes. 136 columns of bfloat16 reach 1.01 of a
-# copy, with later parameters 0.84 (H100).
+OWN_REGISTERS = 16  # of a thread, beside those of its elements and their parameters: the compiler takes 12 to 20
+# Of a thread, at most: as many as an RMSNorm with 40 elements per thread takes. 136 columns of bfloat16 gain by it
+# (`tables.SHORT_RMS_HALVES`).
 MOST_REGISTERS = 96
 # The same for a LayerNorm, which has two parameters, if its rows do not fill their threads.
 FEW_REGISTERS = 56

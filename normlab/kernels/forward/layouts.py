@@ -6,7 +6,7 @@ What a row's bits depend on is chosen without n1, so a row has the same bits in 
 import math
 from typing import NamedTuple
 
-from normlab.kernels.forward.early import pays, registers_of
+from normlab.kernels.forward.early import pays
 from normlab.kernels.forward.tables import BESIDE, EDGES, NARROW, NARROWER, SAMPLED, SLICES, TABLES, Candidate, Slice
 from normlab.kernels.plan import Chosen, Device
 from normlab.kernels.words import counted
@@ -52,12 +52,11 @@ class RegisterLayout(NamedTuple):
 # columns, as a fraction of a copy: 0.71; one row: 0.59; 32: 0.69 (H200).
 SHIFTED_TURNS = 8
 MAX_THREADS = 1024
-LEAST_THREADS = 128  # per block of rows that share a warp
-MOST_VECTORS = 5  # per lane of such rows; fewer on fewer than SHORTEST lanes, which would read far apart
-SHORTEST = 4
+LEAST_THREADS = 128  # per block: rows of up to half as many share one
+# Vectors per lane, at most, to leave fewer lanes idle; fewer on fewer than SHORTEST lanes, which would read far apart.
+MOST_VECTORS, SHORTEST = 5, 4
 # Per thread, in a block of up to so many threads, which share 65,536 registers.
 MAX_ELEMENTS = {128: 128, 512: 64, 1024: 32}
-REGISTERS = 2**16  # of a multiprocessor
 
 
 def rows_for(
@@ -90,8 +89,6 @@ def rows_for(
     early = chosen.early and plain and pays(n2, thread_map, rms)
     # A row and its residual take twice the registers until they are added, and so do a row and its gate: no limit.
     limit = None if beside else chosen.resident_threads
-    if early and limit:
-        limit = min(limit, REGISTERS // registers_of(thread_map, rms))
     resident = 1 if limit is None else max(1, limit // threads)
     return Chosen(RegisterLayout(thread_map, rows, resident, early=early), chosen.why)
 
@@ -128,8 +125,8 @@ EDGES_WHY = (
 # Columns, in vectors of 16 bytes. 20,480 of bfloat16: 0.95 / 0.97 of a copy by clusters, 0.79 / 0.93 by blocks (H100).
 BLOCK_UP_TO = 2**14
 EDGES_BEYOND, EDGES_BLOCKS = 2**17, 8  # columns beyond which `tables.EDGES` holds a row, and its blocks at most
-STATIC_BYTES = 2304  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
-SHARED_BYTES = 227 * 1024  # of a multiprocessor that has clusters
+STATIC_BYTES = 2448  # of shared memory, at most: the exchange buffer, and the sums gathered from other blocks
+SHARED_BYTES = 227 * 1024  # that the blocks of a multiprocessor share, or one has alone, on GPUs with clusters
 SPLIT_FROM = 2**15  # columns: a block's registers hold as many, whatever the alignment
 LONGEST = 2**18  # columns: a cluster might hold more, but is alone on its multiprocessors (see `split_rows`)
 FEW_THREADS = 256  # per block, at most: two such blocks leave each thread 128 registers, three 80
@@ -292,9 +289,7 @@ def slices_for(
     cluster of this GPU holds the row. width: elements per vector. itemsize: bytes per element of x. first: slices
     to try before the tables'.
     """
-    if width * itemsize < 4:  # no asynchronous copy is that narrow
-        return None
-    if n2 > longest:
+    if width * itemsize < 4 or n2 > longest:  # no asynchronous copy is narrower than four bytes
         return None
     # Slices of 32 KB come first: with two parameters, two of them share a multiprocessor.
     # With vectors of one element the cluster is 1.2 times as fast as pieces (`split_rows`): 390 us and 449 for 1,024
@@ -367,7 +362,7 @@ def spread_out(layout: ClusterLayout, n1: int, parameter_bytes: int, device: Dev
     fit = held.shared_bytes + STATIC_BYTES <= device.shared_bytes
     if layout.thread_map.width * parameter_bytes < 4 or not fit:
         return layout
-    # Smaller blocks share few rows, as many as there are multiprocessors.
+    # Few rows are divided among smaller blocks, up to as many as there are multiprocessors.
     most = min(processors // n1, device.largest_cluster)
     while 2 * held.cluster <= most and held.threads >= 2 * SMALLEST_BLOCK and held.warps % 2 == 0:
         held = held._replace(spread=2 * held.spread)

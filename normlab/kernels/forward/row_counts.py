@@ -12,9 +12,9 @@ WAVES = 4  # of blocks, at least: with fewer the last wave would leave half of t
 
 
 def with_fewer_rows(layout: RegisterLayout, rows: int, threads: int = WARP) -> RegisterLayout:
-    """Return the layout whose rows per block are halved, again and again, as long as a block keeps these minima.
+    """Return the layout whose rows per block are halved, again and again, as long as a block keeps whole warps.
 
-    rows, threads: of a block, at least.
+    rows, threads: that it keeps at least.
     """
     half = layout.rows // 2
     left = half * layout.thread_map.threads
@@ -26,13 +26,13 @@ def with_fewer_rows(layout: RegisterLayout, rows: int, threads: int = WARP) -> R
 def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, device: Device) -> RegisterLayout:
     """Return the layout for n1 rows.
 
-    Few rows are divided among more blocks, so that every multiprocessor has some. 128 rows of 128 columns take 5.5 us
-    in one block and 4.6 us in four (RMSNorm of float16, H100).
+    Few rows are divided among more blocks, so that every multiprocessor has some. 128 rows of 128 columns took 5.5 us
+    in one block of 512 threads and 4.6 us in four of 128 (RMSNorm of float16, H100).
 
     `early`: a thread loads its parameters beside its elements, before the sums. If it loads them after the sums, vector
     by vector, it waits for memory once more for each vector. But parameters take registers while the sums are made, so
     fewer blocks may fit on the GPU at once, and then fewer bytes are on their way. A thread therefore loads them early
-    if all blocks still fit at once, or if the table says so (H100, bfloat16):
+    if all blocks still fit at once, or if the table says so (H100, bfloat16, in the layouts of an earlier table):
 
         rows x columns     after the sums    early     all blocks fit at once
           500 x   768          5.4 us        4.8 us    yes

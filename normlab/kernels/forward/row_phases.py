@@ -82,7 +82,7 @@ def stage_nothing(weight, bias, output, row):
 
 @cuda.jit(device=True)
 def load_nothing(gammas, betas, weight, bias, first, n2):
-    """Do nothing: parameters come after the sums, because registers have no room for them before."""
+    """Do nothing: parameters come after the sums, vector by vector."""
 
 
 @cuda.jit(device=True)

@@ -71,8 +71,8 @@ TILED = (
     Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; registers: 0.75 / 0.86; on an H100"),
 )
 # fmt: on
-# Rows of whole vectors stay in registers, but for lengths at which some lanes have no vector. By bytes of an element
-# and whether the norm is RMSNorm; on an H200 with 2**27 bytes.
+# Rows of whole vectors stay in registers, except some lengths that leave lanes without a vector. By bytes of an element
+# and whether the norm is RMSNorm; as measured on an H200 with 2**27 bytes.
 UNEVEN = {
     (2, False): (24,),
     (2, True): (24, 40, 88, 104, 120),

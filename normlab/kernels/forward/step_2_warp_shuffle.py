@@ -72,9 +72,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan:
     """Return the plan, which does every problem."""
     n1, n2 = problem.shape
     work = Work(build, (accumulator(problem.invvar),), min(n1, GRID_LIMIT), THREADS, OPERANDS)
-    return Plan(
-        "warp_shuffle", (work,), "a block of 128 threads per row, whatever its length", row_chains_of(n2), reads=3
-    )
+    why, reads = "a block of 128 threads per row, whatever its length", 2 if problem.mean is None else 3
+    return Plan("warp_shuffle", (work,), why, row_chains_of(n2), reads=reads)
 
 
 def row_chains_of(n2: int) -> Chains:

@@ -108,7 +108,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan:
     threads = threads_for(n2)
     work = Work(build, (accumulator(problem.invvar), threads), min(n1, GRID_LIMIT), threads, OPERANDS)
     why = f"a block of {threads} threads per row, {LOADS} elements each at a time; does rows of every length and dtype"
-    return Plan("column_blocks", (work,), why, _chains(n2), reads=3)
+    return Plan("column_blocks", (work,), why, _chains(n2), reads=2 if problem.mean is None else 3)
 
 
 def _chains(n2: int) -> Chains:

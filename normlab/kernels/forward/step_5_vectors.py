@@ -24,7 +24,7 @@ from normlab.stages.output import row_writer
 from normlab.stages.vector import ThreadMap, map_threads, row_loader, whole_warps, widest
 from normlab.stages.warp import warp_sum_butterfly
 
-VECTORS = 4  # per thread, if the row is long enough: loads in flight before the first is used
+VECTORS = 4  # per thread, all in flight at once; more only where 1024 threads are too few
 MAX_THREADS = 1024
 MAX_ELEMENTS = 32  # per thread: the 64 registers that 1024 threads leave hold them and little else
 
@@ -52,7 +52,7 @@ def build(dtype, thread_map: ThreadMap):
         first = cuda.threadIdx.x * width
         row = cuda.blockIdx.x
         while row < x.shape[0]:
-            # Fetch: up to four loads of 16 bytes are in flight before the thread waits for the first.
+            # Fetch: all of the thread's loads are in flight before it waits for the first.
             load_row(values, x, row, first)
 
             # Mean, over registers; RMSNorm has none, and centres on 0. The barriers are in `block_sum`.

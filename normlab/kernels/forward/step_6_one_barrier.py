@@ -4,12 +4,12 @@ Idea: a block is (threads per row, rows). Each warp computes the sum and the squ
 one barrier each warp merges those of all warps of its row (`stages.grouped`). A row of one warp needs no barrier;
 several short rows share a warp.
 Moves: x once, the output once.
-Bound by: memory. Each multiprocessor has 32 to 96 KB in flight.
-Measured: 0.97 to 1.03 of a copy for rows of up to 32 or 64 KB on an H200 (records). The L2 hint of the loads gives 0.01
-to 0.04 of that (`engine.device.caching`); a kernel without statistics would gain 0.01 to 0.03 at n2 = 768 and 1024 and
-nothing from 4096 on.
+Bound by: memory. Each multiprocessor has about 40 to 128 KB in flight (`normlab explain --compile`).
+Measured: 0.97 to 1.03 of a copy for rows of 768 columns up to 32 or 64 KB on an H200 (records). The L2 hint of the
+loads gives 0.01 to 0.04 of that (`engine.device.caching`); a kernel without statistics would gain 0.01 to 0.03 at
+n2 = 768 and 1024 and nothing from 4096 on.
 Parameters come after the sums, vector by vector. Where registers have room for them they come beside the elements
-instead, which saves a wait (`RegisterLayout.early`): few rows take up to 15 % less time, many rows of an RMSNorm up to
+instead, which saves a wait (`forward.early`): few rows take up to 15 % less time, many rows of an RMSNorm up to
 5 %. Many rows of a LayerNorm, which has two parameters, lose by it in 16 bits: 0.89 instead of 1.00 of a copy.
 Tried without gain: stores after all of their loads, other hints. Worse: persistent blocks (0.93), x read again instead
 of held in registers (0.98).
@@ -35,7 +35,18 @@ from normlab.kernels.forward.operands import ROW_OPERANDS
 from normlab.kernels.forward.row_phases import PLAIN, Extras, phases_for
 from normlab.kernels.forward.tables import TABLES
 from normlab.kernels.lengths import lengths_with
-from normlab.kernels.plan import FLOAT32_ALONE, GRID_LIMIT, Chains, Chosen, Device, Plan, Refusal, Work, longest
+from normlab.kernels.plan import (
+    FLOAT32_ALONE,
+    GRID_LIMIT,
+    Chains,
+    Chosen,
+    Device,
+    Plan,
+    Refusal,
+    Work,
+    longest,
+    row_chains_of,
+)
 from normlab.kernels.problem import ForwardProblem
 from normlab.kernels.step import ForwardStep
 from normlab.kernels.tiles import TileLayout
@@ -118,7 +129,7 @@ def build(dtype: Any, layout: RegisterLayout, extras: Extras = PLAIN) -> Any:
         while top < end:
             row = top + group * apart
             extent = extent_of(x, row, n2)
-            live = row < limit  # false in the last block's spare warps, which must still reach the barrier
+            live = row < limit  # false in the last block's spare row groups, which must still reach the barrier
 
             # Fetch: the whole row goes to registers, with all loads in flight at once.
             for k in range(elements):
@@ -207,7 +218,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     options = accumulator(problem.invvar), layout, extras
     work = Work(build, options, grid, (layout.thread_map.threads, layout.rows), ROW_OPERANDS, shared)
     values = (("factor", np.float32(1 / n2)),)
-    return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout), values=values, layout=layout)
+    return Plan("one_barrier", (work,), chosen.why, row_chains_of(layout.thread_map), values=values, layout=layout)
 
 
 def register_layout_of(tile: TileLayout) -> RegisterLayout:
@@ -216,13 +227,8 @@ def register_layout_of(tile: TileLayout) -> RegisterLayout:
     return RegisterLayout(thread_map, layouts.LEAST_THREADS // thread_map.threads)
 
 
-def row_chains_of(layout: RegisterLayout) -> Chains:
-    """Return the chains along a row: a thread's elements, then five levels over the lanes, then the row's warps."""
-    return Chains(layout.thread_map.elements, 5 + (layout.thread_map.warps - 1).bit_length())
-
-
 def _chains(n2: int) -> Chains:
-    """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the norm."""
+    """Return the longest chains of all plain norms' layouts for n2 columns, whatever the dtype and the alignment."""
     found = [
         layouts.rows_for(n2, width, itemsize, rms)
         for itemsize, rms in TABLES
@@ -233,11 +239,11 @@ def _chains(n2: int) -> Chains:
         shifted_rows.layout_for(n2, input_bytes, output_bytes, True, rms)
         for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True))
     ]
-    own = [row_chains_of(chosen.layout) for chosen in found if chosen is not None]
+    own = [row_chains_of(chosen.layout.thread_map) for chosen in found if chosen is not None]
     for input_bytes, output_bytes, rms in product((2, 4), (2, 4), (False, True)):
         sizes = input_bytes, output_bytes
         tile = short_rows.layout_for(n2, min(n2 & -n2, BYTES // max(sizes)), sizes, rms)
-        own += [] if tile is None else [row_chains_of(register_layout_of(tile))]
+        own += [] if tile is None else [row_chains_of(short_rows.few_map_of(tile))]
     return longest(*own, step_4_column_blocks.STEP.row_chains(n2))
 
 

@@ -5,19 +5,20 @@ distributed shared memory, still with one barrier. A block fetches its slice of 
 Moves: x once, the output once, the parameters once per cluster. With few rows several clusters read the same x
 (`readers` below).
 Bound by: the wait for the slowest block of a cluster, once per row.
-Measured: records norm_*_h200, `normlab.kernels.forward.layouts.slices_for`, and `EDGES_WHY` there.
+Measured: records norm_*_h200, `normlab.kernels.forward.tables.SLICES`, and `layouts.EDGES_WHY`.
 Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`).
 
 What changed since step 6:
-- Asynchronous copies bring the row to shared memory without registers: above 32 KB a row does not fit in the registers
-  of a block that shares its multiprocessor.
+- Asynchronous copies bring the row to shared memory without registers: a row of more than 16,384 columns does not fit
+  in the registers of a block that shares its multiprocessor.
 - Blocks are persistent: a cluster takes row after row. Each thread reads only the vectors that it copied itself. A
   vector's slot in shared memory is free after the thread's last load from it, and the next row's vector goes there.
 - Where the registers suffice (`kept`), a thread loads its vectors into them once, for all passes, as they lie in
   memory: two elements of 16 bits share a register, and each pass widens them. Elsewhere each pass loads them from
   shared memory again.
 - The slice's parameters lie in shared memory beside the row, loaded once for all rows.
-- Many rows, at most one parameter (`one_row`): three blocks fit on a multiprocessor, and each cluster takes one row.
+- Many rows, at most one parameter, or none in rows that begin in the middle of a vector (`one_row`): three blocks fit
+  on a multiprocessor, and each cluster takes one row.
 - Few rows (`spread`): a slice is divided among smaller blocks on more multiprocessors, because latency is most of the
   time.
 - Rows that begin in the middle of a vector (`edges`): threads have whole vectors of memory, and cut the parameters of
@@ -100,7 +101,7 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
     """Return the plan for a layout that `slices_for` or `edges_for` has chosen."""
     n1, n2 = problem.shape
     layout = chosen.layout._replace(parameters=(problem.weight is not None) + (problem.bias is not None))
-    # so far nothing depends on n1; what does, changes no bit of a row
+    # So far nothing depends on n1. What `spread_out` chooses by it changes no bit of a row.
     parameters = problem.output if problem.weight is None else problem.weight  # gamma may be wider (`kernels.add_norm`)
     places = layouts.places_of(n2, layout.thread_map.width)
     layout = layouts.spread_out(layout, n1, parameters.dtype.itemsize, device, places)

@@ -15,16 +15,17 @@ class Candidate(NamedTuple):
 
     Attributes:
         columns_up_to: the most columns of a row that this layout is for.
-        rows: rows per block.
+        rows: rows per block, at least: more rows of few threads share `layouts.LEAST_THREADS`.
         why: the reason, with the number that decided.
         threads: threads per row; fewer than 32 are lanes of a warp that has several rows. None: as many as it takes
-            with `vectors` vectors each.
+            with `vectors` vectors each. If a row of at most a warp would leave lanes idle, it takes half as many
+            (`layouts.with_fewest_lanes_idle`).
         vectors: vectors per thread if `threads` is None.
         resident_threads: the number of threads that a multiprocessor must have registers for, which limits the
             registers of each. None: the compiler takes as many registers as it likes.
-        early: are parameters loaded beside the elements, however many rows there are? With that a row waits for memory
-            once, but takes more registers (`forward.early`).
-        whole: is this for rows alone whose vectors fill all of the threads? Others take a later line.
+        early: are parameters loaded beside the elements, however many rows there are, if `early.pays` agrees? With
+            that a row waits for memory once, but takes more registers. A residual or a gate leaves none for it.
+        whole: in a plain norm, is this for rows alone whose vectors fill all of the threads? Others take a later line.
     """
 
     columns_up_to: int
@@ -37,7 +38,7 @@ class Candidate(NamedTuple):
     whole: bool = False
 
 
-# Measured on an H200 unless they say otherwise, with n2 from 64 to 16,384, as fractions of a copy of 2^27 elements. A
+# Measured on an H200 unless they say otherwise, with n2 from 32 to 16,384, as fractions of a copy of 2^27 elements. A
 # name says the bytes of the widest element: HALVES 2 (float16, bfloat16), SINGLES 4. Rows of SHORT_… have at most one
 # warp.
 # fmt: off
@@ -75,16 +76,17 @@ SHORT_SINGLES = (  # four elements per vector; LayerNorm / RMSNorm. "Late": in l
     ),
     Candidate(
         columns_up_to=256, threads=16, rows=8, early=True,
-        why="1.00 / 0.93 of a copy at 132 columns, 1.01 / 1.01 at 260; late 0.94 / 0.93, 0.99 / 0.99",
+        why="1.00 / 0.93 of a copy at 132 columns; late 0.94 / 0.93",
     ),
     Candidate(
         columns_up_to=384, threads=32, rows=4, early=True,
-        why="1.19 / 1.22 of a copy of 2^22 elements at 384 columns; late 1.16 / 1.19",
+        why="1.01 / 1.01 of a copy at 260 columns, late 0.99 / 0.99; of 2^22 elements at 384: 1.19 / 1.22, late "
+            "1.16 / 1.19",
     ),
 )
 # Longer rows. Four vectors per thread are mostly best: fewer threads hold more of a row, and wait less for each other.
-# Early parameters save a wait, but LayerNorm has two of them, and in 16 bits no registers for both. RMSNorm of more
-# than 4096 columns of 16 bits is fastest with two vectors, and as many threads as a multiprocessor holds.
+# Early parameters save a wait, but LayerNorm has two of them, and in 16 bits no registers for both. RMSNorm of
+# 4096 to 8192 columns of 16 bits is fastest with two vectors, and as many threads as a multiprocessor holds.
 LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
@@ -133,7 +135,7 @@ LAYER_SINGLES = (
     ),
     Candidate(
         columns_up_to=16384, threads=512, rows=1,
-        why="1.01 of a copy at 8192 columns, 1.00 at 16384; 1024 threads: 0.99, 0.92",
+        why="1.00 of a copy at 16384 columns; 1024 threads: 0.92",
     ),
 )
 RMS_SINGLES = (
@@ -152,8 +154,8 @@ RMS_SINGLES = (
         why="1.02 of a copy at 16384 columns; with more registers: 0.98; eight vectors: 1.01",
     ),
 )
-# Vectors narrower than 16 bytes, as measured on an H100 in vectors of 8 bytes. `columns_up_to` counts twice the columns
-# of such a row. Fewer threads with more vectors each: fewer are idle.
+# Vectors narrower than 16 bytes, as measured in vectors of 8 bytes on an H100, unless they say otherwise.
+# `columns_up_to` counts twice the columns of such a row. Fewer threads with more vectors each: fewer are idle.
 NARROWER_LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
@@ -214,14 +216,13 @@ BESIDE_HALVES = (
         columns_up_to=256, threads=16, rows=16,
         why="0.99 / 1.00 of a copy at 256 columns (gate / residual); eight lanes, 512 threads per block: 0.85 / 0.99",
     ),
-    SHORT_HALVES[3],
     Candidate(
         columns_up_to=768, threads=32, rows=8,
         why="0.99 / 1.00 of a copy at 768 columns (gate / residual); 16 rows: 0.82 / 1.00",
     ),
 )
-# Parameters per sample (`stages.sampled`): few threads per row with many vectors each, in blocks of 128 threads. Rows
-# of several warps, or blocks of more rows, wait for each other. On an H200 unless they say otherwise.
+# Parameters per sample (`stages.sampled`): few threads per row with many vectors each, mostly in blocks of 128 threads.
+# Rows of several warps, or blocks of more rows, wait for each other.
 SAMPLED_HALVES = (
     *SHORT_HALVES[:3],
     Candidate(columns_up_to=384, threads=16, rows=8, why="0.90 of a copy at 384 columns; 16 rows: 0.84"),

@@ -7,8 +7,8 @@ They depend neither on n1 nor on the number of clusters.
 
 A column's parameter lies elsewhere in a vector than the column's element. There are two ways to bring them together:
 
-    cut      Shared memory holds the parameters as they are. For each row a thread loads two neighbouring vectors of
-             them, and cuts the parameters of its columns out.
+    cut      Shared memory holds the parameters as they are. For each row a thread loads three neighbouring halves of
+             vectors of them, and cuts the parameters of its columns out.
     alike    A cluster takes only rows that begin at the same element of a vector. Shared memory holds the parameters
              shifted to fit these rows.
 
