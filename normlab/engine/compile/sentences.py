@@ -1,6 +1,7 @@
 """Say in one sentence why Numba refuses a kernel: from its message, and from the source of the line it stopped at."""
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,10 @@ MESSAGES: tuple[tuple[str, str], ...] = (
     (
         r"Untyped global name '(\w+)': Cannot determine Numba type of <class '(?:\w+\.)*(\w+)'>",
         r"a kernel cannot use \1, which is a \2: only numbers, tuples, arrays and device functions from outside",
+    ),
+    (
+        r"(?s)OverloadSelector.* = (?:global|freevar)\((\w+): \[",
+        r"a kernel cannot use \1, which is a list: only numbers, tuples, arrays and device functions from outside",
     ),
     (
         r"Untyped global name '(\w+)'",
@@ -258,6 +263,9 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
     if found := re.match(r"(?:\w+\.)*(\w+)\(\) missing \d+ required positional arguments?: (.+)", message):
         mask = " (the first is the mask of lanes)" if found[1].endswith("_sync") else ""
         return f"{found[1]} is not given all its arguments{mask}: {found[2]} is missing"
+    if found := re.fullmatch(r"<ufunc '(\w+)'>", message):
+        instead = "abs" if found[1] == "absolute" else f"math.{found[1]}" if hasattr(math, found[1]) else ""
+        return f"there is no np.{found[1]} on a GPU" + f": write {instead}" * bool(instead)
     if type(error).__module__.startswith("numba"):
         return None
     for node in site.nodes():
