@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pytest
 from engine import refused_kernels, taken_kernels
@@ -61,6 +62,16 @@ def test_what_numba_refuses_is_refused_in_a_sentence_with_its_line(name):
     assert not re.search(r"Literal\[|UniTuple|TypingError|opcode|NRT|<built-in|<class", said)
     for argument, kept in zip(arguments, before, strict=True):  # nothing has run
         np.testing.assert_array_equal(argument, kept)
+
+
+def test_numpy_s_random_numbers_are_named_also_after_a_cpu_s_compilation():
+    def on_the_cpu():
+        return np.random.random()  # noqa: NPY002
+
+    numba.njit(on_the_cpu)()
+    kernel = cuda.jit(KERNELS["numpy_random"])
+    with pytest.raises(CompilerError, match=r"there is no numpy\.random\.random on a GPU; at"):
+        simulate(kernel, check=True)[1, 1](np.ones(1, np.float64))
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -272,6 +272,9 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
         match node:
             case ast.Call(ast.Attribute(ast.Attribute(_, "atomic"), name)):
                 return f"cuda.atomic.{name} takes an array, an index and then its numbers; these arguments do not fit"
+            # Once @njit has compiled a call of it for the CPU, Numba's search for one for a GPU does not end.
+            case ast.Call(ast.Attribute(ast.Attribute(ast.Name("np" | "numpy"), "random"), name)):
+                return f"there is no numpy.random.{name} on a GPU"
     for node in site.nodes():
         if isinstance(node, ast.Call):
             return f"Numba does not compile the call {ast.unparse(node)}"
