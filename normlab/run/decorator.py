@@ -7,7 +7,7 @@ from typing import Any
 from normlab.run.kernel import Kernel
 from normlab.run.launcher import Launcher
 from normlab.run.numba_host import OPTIONS, InvalidConfigWarning, config
-from normlab.run.signatures import Signature, casts, signatures_of
+from normlab.run.signatures import Signature, casts, closest, signatures_of
 from normlab.sim import register_twin
 
 DEBUG_AND_OPT = (  # Numba's words
@@ -53,18 +53,19 @@ def _decorated(function: Any, launcher: Launcher, options: dict[str, Any], signa
     if not isinstance(function, FunctionType):
         raise TypeError(f"cuda.jit decorates a Python function, not a {type(function).__name__}")
     kernel = Kernel(function, launcher, options, signatures)
-    if options["device"] and len(signatures) == 1:
-        kernel.called = _converting(kernel, signatures[0])
+    if options["device"] and signatures:
+        kernel.called = _converting(kernel, signatures)
         register_twin(kernel, kernel.called)
     return kernel
 
 
-def _converting(kernel: Kernel, signature: Signature) -> Kernel:
-    """Return a device function that calls `kernel` with arguments and result in their declared types."""
+def _converting(kernel: Kernel, signatures: list[Signature]) -> Kernel:
+    """Return a device function that calls `kernel` with arguments and result in the types of the best signature."""
     function: Any = Kernel(kernel.py_func, kernel.launcher, kernel.targetoptions, [])
-    argument_casts, result_cast = casts(signature)
+    declared = list(map(casts, signatures))
 
     def converted(*arguments):
+        argument_casts, result_cast = declared[closest(signatures, arguments) if len(declared) > 1 else 0]
         pairs = zip(argument_casts, arguments, strict=True)
         result = function(*[value if cast is None else cast(value) for cast, value in pairs])
         return result if result_cast is None else result_cast(result)

@@ -13,7 +13,9 @@ import numpy as np
 
 from normlab.run.interface import pointed_at
 from normlab.run.numba_host import as_dtype, is_signature, normalised, pointee, scalar_dtype, type_of
-from normlab.sim.language.integers import INTEGER_CASTS, TYPES
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES, WITH_LOADS_OF_THEIR_OWN
+
+IN_KERNELS = {kind: dtype for dtype, kind in WITH_LOADS_OF_THEIR_OWN.items()}  # NumPy takes most of them for int64
 
 
 class Signature(NamedTuple):
@@ -43,7 +45,7 @@ def is_array(kind: Any) -> bool:
 
 
 def misfit(kind: Any, value: Any, alone: bool) -> int | None:
-    """Return how badly a value fits a type: 0 exactly, 1 by a safe conversion, 2 by any other, None not at all.
+    """Return how badly a value fits a type: 0 exactly, 1 in a wider type of its kind, 2 safely, 3 otherwise, None not.
 
     `alone`: no other signature is declared. Numba then reads the bytes of any array as the declared type; here it reads
     those of integers of the same size.
@@ -62,8 +64,28 @@ def misfit(kind: Any, value: Any, alone: bool) -> int | None:
         return 0
     if isinstance(value, (np.ndarray, tuple)) or value is None:
         return None
-    given = np.asarray(value).dtype
-    return 0 if given == dtype else 1 if np.can_cast(given, dtype, "safe") else 2
+    given = IN_KERNELS.get(type(value)) or np.asarray(value).dtype
+    if given == dtype:
+        return 0
+    return 3 if not np.can_cast(given, dtype, "safe") else 1 if given.kind == dtype.kind else 2
+
+
+def rank(misfits: list[int | None]) -> tuple[int, ...]:
+    """Return a key that is least for the signature that Numba chooses: it counts the worst conversions first."""
+    return tuple(map(misfits.count, (None, 3, 2, 1)))
+
+
+def closest(signatures: list[Signature], values: tuple) -> int:
+    """Return the index of the signature that fits a device function's arguments best."""
+
+    def distance(kind: Any, value: Any) -> int | None:
+        dimensions = getattr(value, "ndim", 0)  # an array here is an object of the simulator
+        if not is_array(kind):
+            return None if dimensions else misfit(kind, value, alone=False)
+        return 0 if (kind.ndim, as_dtype(kind.dtype)) == (dimensions, getattr(value, "dtype", None)) else None
+
+    ranks = [rank(list(map(distance, signature.arguments, values))) for signature in signatures]
+    return ranks.index(min(ranks))
 
 
 def bind(name: str, signatures: list[Signature], values: list[Any]) -> tuple[Signature, list[Any]]:
@@ -72,13 +94,13 @@ def bind(name: str, signatures: list[Signature], values: list[Any]) -> tuple[Sig
     Raise TypeError if no signature fits; the message has the kernel's `name`, the given and the declared types.
     """
     given = ", ".join(_spelled(value) for value in values)
-    fitting: list[tuple[int, int, Signature]] = []
+    fitting: list[tuple[tuple, int, Signature]] = []
     for signature in signatures:
         if len(signature.arguments) == len(values):
             alone, pairs = len(signatures) == 1, zip(signature.arguments, values, strict=True)
             misfits = [misfit(kind, value, alone) for kind, value in pairs]
             if None not in misfits:
-                fitting.append((sum(bad for bad in misfits if bad), len(fitting), signature))
+                fitting.append((rank(misfits), len(fitting), signature))
     if not fitting:
         declared = " or ".join(f"({', '.join(map(str, signature.arguments))})" for signature in signatures)
         raise TypeError(

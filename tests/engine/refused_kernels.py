@@ -17,6 +17,7 @@ from numba.cuda import shared
 COUNT = 0
 TABLE = {"a": 1.0}
 NAMES = ["a", "b"]
+NUMBERS = [1.0, 2.0]
 CONSTANT = np.arange(4, dtype=np.float32)
 
 
@@ -220,7 +221,11 @@ def a_global_dict(x):
 
 
 def a_global_list(x):
-    x[0] = len(NAMES[0])  # refused: cannot use NAMES
+    x[0] = len(NAMES[0])  # refused: cannot use NAMES, which is a list
+
+
+def a_global_list_of_numbers(x):
+    x[0] = NUMBERS[1]  # refused: cannot use NUMBERS, which is a list
 
 
 def writes_to_a_global_array(x):
@@ -381,6 +386,14 @@ def warp_barrier_by_a_text(x):
 def grid_of_a_variable(x, n):
     i = cuda.grid(n)  # refused: cuda.grid takes the number 1, 2 or 3 itself
     x[0] = i
+
+
+def numpy_s_root(x):
+    x[0] = abs(x[1]) + np.sqrt(x[0])  # refused: there is no np.sqrt on a GPU: write math.sqrt
+
+
+def numpy_s_magnitude(x):
+    x[0] = math.sqrt(np.abs(x[0]))  # refused: there is no np.absolute on a GPU: write abs
 
 
 def flat_by_ravel(a, x):

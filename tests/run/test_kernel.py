@@ -7,7 +7,7 @@ import numba
 import numba.core.errors
 import numpy as np
 import pytest
-from numba import float32, float64, int32, int64, void
+from numba import boolean, float32, float64, int8, int32, int64, void
 
 from normlab.sim import CompilerError
 
@@ -183,6 +183,16 @@ def test_the_best_of_many_signatures_is_taken(cuda):
     assert out[0] == 2**24 + 1
 
 
+def test_two_safe_conversions_are_better_than_one_that_is_not(cuda):
+    @cuda.jit([void(float64[:], int32, int32), void(float64[:], float64, float64)])
+    def kernel(out, x, y):
+        out[0] = x + y
+
+    out = np.zeros(1)
+    kernel[1, 1](out, np.int32(1), 2**31)
+    assert out[0] == 2**31 + 1
+
+
 def test_a_device_function_converts_as_declared(cuda):
     @cuda.jit("int32(int32, float32[:])", device=True)
     def first(i, x):
@@ -195,6 +205,32 @@ def test_a_device_function_converts_as_declared(cuda):
     out = np.zeros(1)
     kernel[1, 1](np.full(1, 1.75, np.float32), out)
     assert out[0] == 3  # 1.75 + int32(2.9), as an int32
+
+
+def test_a_device_function_of_many_signatures_converts_as_the_best_one_declares(cuda):
+    @cuda.jit([int32(int32, int32), float64(float64, float64)], device=True)
+    def added(x, y):
+        return x + y
+
+    @cuda.jit([float64(float32[:], float64), float64(float64[:], int32)], device=True)
+    def added_to_first(x, y):
+        return x[0] + y
+
+    @cuda.jit([float64(int64), int8(boolean)], device=True)
+    def halved(x):
+        return x / 2
+
+    @cuda.jit
+    def kernel(i, f, b, out):
+        out[0] = added(i[0], i[0])
+        out[1] = added(f[0], i[0])
+        out[2] = added(i[0], np.int64(2))  # an int64 fits float64 safely, int32 not
+        out[3] = added_to_first(f, 2.75)
+        out[4] = halved(b[0])
+
+    i, f, b, out = np.full(1, 2**31 - 1, np.int32), np.full(1, 0.5), np.ones(1, bool), np.zeros(5)
+    kernel[1, 1](i, f, b, out)
+    assert list(out) == [-2, 2**31 - 0.5, 2**31 + 1, 2.5, 0]
 
 
 def test_forall(cuda):

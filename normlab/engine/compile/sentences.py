@@ -1,6 +1,7 @@
 """Say in one sentence why Numba refuses a kernel: from its message, and from the source of the line it stopped at."""
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,6 +118,10 @@ MESSAGES: tuple[tuple[str, str], ...] = (
     (
         r"Untyped global name '(\w+)': Cannot determine Numba type of <class '(?:\w+\.)*(\w+)'>",
         r"a kernel cannot use \1, which is a \2: only numbers, tuples, arrays and device functions from outside",
+    ),
+    (
+        r"(?s)OverloadSelector.* = (?:global|freevar)\((\w+): \[",
+        r"a kernel cannot use \1, which is a list: only numbers, tuples, arrays and device functions from outside",
     ),
     (
         r"Untyped global name '(\w+)'",
@@ -258,12 +263,18 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
     if found := re.match(r"(?:\w+\.)*(\w+)\(\) missing \d+ required positional arguments?: (.+)", message):
         mask = " (the first is the mask of lanes)" if found[1].endswith("_sync") else ""
         return f"{found[1]} is not given all its arguments{mask}: {found[2]} is missing"
+    if found := re.fullmatch(r"<ufunc '(\w+)'>", message):
+        instead = "abs" if found[1] == "absolute" else f"math.{found[1]}" if hasattr(math, found[1]) else ""
+        return f"there is no np.{found[1]} on a GPU" + f": write {instead}" * bool(instead)
     if type(error).__module__.startswith("numba"):
         return None
     for node in site.nodes():
         match node:
             case ast.Call(ast.Attribute(ast.Attribute(_, "atomic"), name)):
                 return f"cuda.atomic.{name} takes an array, an index and then its numbers; these arguments do not fit"
+            # Once @njit has compiled a call of it for the CPU, Numba's search for one for a GPU does not end.
+            case ast.Call(ast.Attribute(ast.Attribute(ast.Name("np" | "numpy"), "random"), name)):
+                return f"there is no numpy.random.{name} on a GPU"
     for node in site.nodes():
         if isinstance(node, ast.Call):
             return f"Numba does not compile the call {ast.unparse(node)}"
