@@ -46,7 +46,7 @@ def replace_norms(
     """Swap the norms of a model in place.
 
     Args:
-        model: any module. If it is a norm itself, it stays, because it cannot be swapped in place.
+        model: any module. If it is a norm itself, it stays.
         memory_efficient: the mode of layer and RMS norms, as for `normlab.nn.layer_norm`. FusedLayerNorm and
             FusedRMSNorm modules that the model has already get this mode, too. Norms with a gate keep their input: an
             output does not contain x̂ where the gate is near 0, and gates may be.
@@ -68,7 +68,7 @@ def replace_norms(
     report = Report(model, memory_efficient)
     # Old norm → new norm, or the reason why it stays; itself if only its mode changes. A norm with two names has one
     # entry, so both names get the same new norm.
-    known: dict[torch.nn.Module, Any] = {}
+    known: dict[Any, Any] = {}
     choices: dict[Any, Choice] = {}  # `_key` of an old norm → what was chosen: equal norms are compared once
     for name, old in model.named_modules(remove_duplicate=False):
         if isinstance(old, (FusedLayerNorm, FusedRMSNorm)):
@@ -89,12 +89,13 @@ def replace_norms(
             report.left.append((name, type(old), new))
         else:
             report.missed.append((name, type(old), new))
-    for name, old in list(model.named_modules(remove_duplicate=False)):  # after all that may raise an error
-        new = known.get(old, "")
-        if new is old:
-            new.memory_efficient = memory_efficient
+    for norm, new in known.items():  # after all that may raise an error
+        if new is norm:
+            norm.memory_efficient = memory_efficient
         elif not isinstance(new, str):
-            model.set_submodule(name, new)
+            # The same object, because lists, closures and compiled calls may refer to it, which no module shows.
+            vars(norm).update(vars(new))
+            become(norm, type(new))
     if fuse_residual:
         report.fused, report.unfused = fuse(model, become, has_its_own_forward)
     return report

@@ -1,5 +1,6 @@
 """Layouts, inference mode and dtypes that mix: what torch.nn.functional's norms do, these do."""
 
+from copy import copy
 from itertools import product
 
 import pytest
@@ -99,7 +100,7 @@ def test_dtypes_mix_as_torch_s(name, memory_efficient):
         leaf = x.to(given).requires_grad_()
         theirs = getattr(torch.nn, name)(8, eps=1e-5).to(own)
         torch.nn.init.uniform_(theirs.weight, 0.5, 1.5)
-        model = torch.nn.Sequential(theirs)
+        model = torch.nn.Sequential(copy(theirs))  # with the same parameters
         nn.replace_norms(model, memory_efficient)
         try:
             want = theirs(leaf)

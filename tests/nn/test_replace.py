@@ -457,6 +457,40 @@ def test_weights_that_are_made_before_every_forward_stay_as_they_are():
     assert list(model.state_dict()) == keys
 
 
+class Listed(torch_nn.Module):
+    """Norms that the forward calls by a list, as in MaskFormer, by a partial and by their own compiled calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = [torch_nn.GroupNorm(2, 8), torch_nn.BatchNorm1d(8), LlamaRMSNorm(8)]
+        for index, layer in enumerate(self.layers):
+            self.add_module(str(index), layer)
+        self.norm, self.alone, self.inside = torch_nn.LayerNorm(8), torch_nn.RMSNorm(8), torch_nn.LayerNorm(8)
+        self.partial = partial(self.norm)
+        self.compiled = torch.compile(self.alone, backend="eager")
+        self.inside.compile(backend="eager")
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.inside(self.compiled(self.partial(x)))
+
+
+def test_a_norm_stays_the_same_object_so_that_all_that_refers_to_it_calls_the_new_one():
+    torch.compiler.reset()
+    model, x = Listed(), torch.randn(4, 8)
+    before = list(model.modules())
+    model(x)  # compiled code is there already
+    assert len(replace_norms(model)) == 7  # one of them by two names
+    assert list(model.modules()) == before
+    state = {name: value + 1 for name, value in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    want = Listed()
+    want.load_state_dict(state)
+    torch.testing.assert_close(model.eval()(x), want.eval()(x))
+    torch.compiler.reset()
+
+
 def test_an_error_leaves_the_model_whole(monkeypatch):
     model = torch_nn.Sequential(torch_nn.LayerNorm(8), torch_nn.RMSNorm(8))
     before = list(model)
