@@ -181,6 +181,15 @@ def test_every_seed_has_a_row_that_is_masked_in_part_and_one_that_is_masked_as_a
         assert 1 in shares
 
 
+def test_every_seed_has_many_rows_and_many_parts_that_add_to_the_gradient_of_the_weight():
+    exercise = catalogue.exercise("18")
+    for seed in range(40):
+        large = [drawn for drawn in exercise.draws(seed, grading.DRAWS) if drawn["rows"] > 128 or drawn["parts"] > 32]
+        cases = [(drawn, exercise.make(drawn).want) for drawn in large]
+        assert any(drawn["rows"] > 128 and np.any(want["grad_weight"].value) for drawn, want in cases)
+        assert any(np.any(want["partial"].value[32:]) for _, want in cases)
+
+
 def test_what_a_kernel_prints_is_shown_with_its_failure():
     lines = "    if lane == 31:\n        print('I hold', value)\n    return value"
     failure = graded("10", catalogue.skeleton("10").replace("    # Your lines.", lines)).failure
