@@ -190,6 +190,13 @@ def test_every_seed_has_many_rows_and_many_parts_that_add_to_the_gradient_of_the
         assert any(np.any(want["partial"].value[32:]) for _, want in cases)
 
 
+def test_every_seed_has_a_number_for_a_bin_beyond_the_end_of_shared_memory():
+    exercise = catalogue.exercise("28")
+    for seed in range(40):
+        full = [drawn for drawn in exercise.draws(seed, grading.DRAWS) if drawn["bins"] == 64]
+        assert any(64 in exercise.make(drawn).arrays["x"] for drawn in full)
+
+
 def test_what_a_kernel_prints_is_shown_with_its_failure():
     lines = "    if lane == 31:\n        print('I hold', value)\n    return value"
     failure = graded("10", catalogue.skeleton("10").replace("    # Your lines.", lines)).failure

@@ -56,7 +56,10 @@ EXERCISE = Exercise(
         "blocks": Size(1, 3, (1, 2), beyond=12),
     },
     kinds=("counting", "normal", "equal", "outside"),
-    also=(({"n": 1500, "blocks": 9}, "normal"),),  # many blocks, each with many elements
+    also=(
+        ({"n": 1500, "blocks": 9}, "normal"),  # many blocks, each with many elements
+        ({"n": 300, "bins": BINS}, "outside"),  # a bin too many is beyond the end of the block's copy
+    ),
     example={"n": 512, "bins": 32, "blocks": 2},
     hints=(
         "Three parts, with a cuda.syncthreads() between two of them: clear, count, add to counts.",
