@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from course.solved import WRONG
+from course.solved import WRONG, thin_out
 
 from normlab.course import catalogue, failure, given, grading, reference
 from normlab.course.exercise import Answer
@@ -105,6 +105,15 @@ def test_a_line_of_the_house_is_named_as_such(tmp_path):
     assert "block_moments(mean, m2, count, buffer)" in lines[failure.line - 1]  # the student's line that calls it
     assert f"called at line {failure.line} of your file" in failure.details
     assert "at line 26 of block.py, which you call: cuda.syncthreads()" in failure.details[0]
+
+
+def test_a_second_walk_that_begins_at_the_end_costs_no_points(monkeypatch):
+    seed = 1  # its costs are counted on 103 columns, of which thread 19 meets one again: 203 loads for 2 times 103
+    thin_out(monkeypatch, {seed: 100})
+    before, walk, after = SOLVED["27"].rpartition("range(cuda.threadIdx.x, columns, cuda.blockDim.x)")
+    assert walk
+    back = "range(columns - 1 - cuda.threadIdx.x, -1, -cuda.blockDim.x)"
+    assert graded("27", before + back + after, seed=seed).failure is None
 
 
 def test_lines_have_a_budget_where_they_teach(monkeypatch):
