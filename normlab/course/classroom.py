@@ -23,9 +23,9 @@ def students(classroom: Path, output: Path, one: bool = False) -> dict[str, Path
     """Return the folders to grade by the students' names, sorted by name. Raise ValueError if none has an exercise.
 
     If `classroom` has exercises itself, or if it is said to be `one` student's, it is the only one. Otherwise its
-    folders and zips are the students', except `output` and hidden folders. A folder of sections is searched, too: a
-    student of it is named "section/student". But a folder in which only one folder has exercises is one student's,
-    however deep the exercises lie.
+    folders and zips are the students', except `output`, scores of other gradings and hidden folders. A folder of
+    sections is searched, too: a student of it is named "section/student". But a folder in which only one folder has
+    exercises is one student's, however deep the exercises lie.
     """
     if one or folder.is_course(classroom):
         classroom.stat()  # an error, if there is none
@@ -40,7 +40,7 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
     """Return the students' folders below a folder that is not one itself, with their names."""
     found: dict[str, Path] = {}
     for path in sorted(parent.iterdir()):
-        if path.name.startswith((".", "__")) or path.resolve() == output:
+        if path.name.startswith((".", "__")) or path.resolve() == output or _is_scores(path):
             continue
         if path.is_file() and path.suffix.lower() == ".zip":
             found[_unused(_printable(path.stem), found)] = path
@@ -57,6 +57,13 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
             alone = courses and not any(map(handed_in.is_handed_in, beside)) and not _loose(path)
             found[_unused(name, found)] = courses[0] if alone else path
     return found
+
+
+def _is_scores(path: Path) -> bool:
+    """Return whether a folder has what `gradebook` writes, or is its "results", and no student's exercises."""
+    output = path.parent if path.name == "results" else path
+    written = (output / "scores.json").is_file() and (output / "results").is_dir()
+    return written and not handed_in.is_handed_in(path)
 
 
 def left_out(classroom: Path, folders: dict[str, Path]) -> list[str]:

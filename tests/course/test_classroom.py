@@ -99,6 +99,17 @@ def test_exercises_and_archives_that_no_student_has_are_told(tmp_path):
     assert f"left out, because a student is a folder or a zip: {', '.join(loose)}\n" in done.stdout
 
 
+def test_scores_that_were_written_into_a_class_s_folder_are_no_student_s(tmp_path):
+    for name in ("ada", "bob"):
+        put(tmp_path / name, ROTATION)
+    for output in (tmp_path, tmp_path / "before", tmp_path / "now"):
+        gradebook.write([student("ada")], output, 0)
+    put(tmp_path / "mallory" / "results", ROTATION)
+    (tmp_path / "mallory" / "scores.json").touch()
+    for output in ("now", "."):
+        assert list(classroom.students(tmp_path, tmp_path / output)) == ["ada", "bob", "mallory"]
+
+
 def test_folders_whose_names_print_alike_are_two_students(tmp_path):
     for name in ("a\tb", "a\nb"):
         put(tmp_path / name, ROTATION)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from course.solved import WRONG
+from course.solved import WRONG, thin_out
 
 from normlab.course import catalogue, failure, given, grading, reference
 from normlab.course.exercise import Answer
@@ -107,6 +107,15 @@ def test_a_line_of_the_house_is_named_as_such(tmp_path):
     assert "at line 26 of block.py, which you call: cuda.syncthreads()" in failure.details[0]
 
 
+def test_a_second_walk_that_begins_at_the_end_costs_no_points(monkeypatch):
+    seed = 1  # its costs are counted on 103 columns, of which thread 19 meets one again: 203 loads for 2 times 103
+    thin_out(monkeypatch, {seed: 100})
+    before, walk, after = SOLVED["27"].rpartition("range(cuda.threadIdx.x, columns, cuda.blockDim.x)")
+    assert walk
+    back = "range(columns - 1 - cuda.threadIdx.x, -1, -cuda.blockDim.x)"
+    assert graded("27", before + back + after, seed=seed).failure is None
+
+
 def test_lines_have_a_budget_where_they_teach(monkeypatch):
     from dataclasses import replace
 
@@ -179,6 +188,22 @@ def test_every_seed_has_a_row_that_is_masked_in_part_and_one_that_is_masked_as_a
         shares = [np.isinf(row).mean() for case in cases for row in case.arrays["x"]]
         assert any(0 < share < 1 for share in shares)
         assert 1 in shares
+
+
+def test_every_seed_has_many_rows_and_many_parts_that_add_to_the_gradient_of_the_weight():
+    exercise = catalogue.exercise("18")
+    for seed in range(40):
+        large = [drawn for drawn in exercise.draws(seed, grading.DRAWS) if drawn["rows"] > 128 or drawn["parts"] > 32]
+        cases = [(drawn, exercise.make(drawn).want) for drawn in large]
+        assert any(drawn["rows"] > 128 and np.any(want["grad_weight"].value) for drawn, want in cases)
+        assert any(np.any(want["partial"].value[32:]) for _, want in cases)
+
+
+def test_every_seed_has_a_number_for_a_bin_beyond_the_end_of_shared_memory():
+    exercise = catalogue.exercise("28")
+    for seed in range(40):
+        full = [drawn for drawn in exercise.draws(seed, grading.DRAWS) if drawn["bins"] == 64]
+        assert any(64 in exercise.make(drawn).arrays["x"] for drawn in full)
 
 
 def test_what_a_kernel_prints_is_shown_with_its_failure():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import arithmetic, backward_case, gradient, nothing
-from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, readers
 
 
@@ -34,7 +34,8 @@ EXERCISE = Exercise(
         "columns": Size(1, 40, (1, 33), beyond=200),
         "parts": Size(1, 8, (1, 5), beyond=20),
     },
-    also=(({"rows": 70, "parts": 35}, "normal"),),  # many parts, none of them without rows
+    # Many rows, and many parts, none of them without rows. In a single column x̂ is 0, so no lost row would show there.
+    also=(({"rows": 140, "columns": 3}, "normal"), ({"rows": 70, "columns": 3, "parts": 35}, "normal")),
     example={"rows": 32, "columns": 64, "parts": 4},
     hints=(
         "Both kernels: guard the column first, then a total that starts at float32(0).",
@@ -42,6 +43,7 @@ EXERCISE = Exercise(
         "total += grad_output[row, column] * ((x[row, column] - means[row]) * invvars[row]); partial[part, column] = "
         "total. The second kernel adds partial[part, column] over all parts.",
     ),
+    costs=ANYWHERE,
     tutorial=8,
     picture=Picture(
         readers("x"),

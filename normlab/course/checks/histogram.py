@@ -3,6 +3,7 @@
 import numpy as np
 
 from normlab.course.exercise import (
+    ANYWHERE,
     GLOBAL_ATOMICS,
     SHARED_ACCESSES,
     Answer,
@@ -55,7 +56,10 @@ EXERCISE = Exercise(
         "blocks": Size(1, 3, (1, 2), beyond=12),
     },
     kinds=("counting", "normal", "equal", "outside"),
-    also=(({"n": 1500, "blocks": 9}, "normal"),),  # many blocks, each with many elements
+    also=(
+        ({"n": 1500, "blocks": 9}, "normal"),  # many blocks, each with many elements
+        ({"n": 300, "bins": BINS}, "outside"),  # a bin too many is beyond the end of the block's copy
+    ),
     example={"n": 512, "bins": 32, "blocks": 2},
     hints=(
         "Three parts, with a cuda.syncthreads() between two of them: clear, count, add to counts.",
@@ -72,6 +76,7 @@ EXERCISE = Exercise(
             "an element needs one atomic operation, a bin one store and one load",
             times=1.5,  # a copy for each of the two warps needs up to 1.46 times as many
         ),
+        *ANYWHERE,
     ),
     tutorial=8,
     picture=Picture(

@@ -4,10 +4,8 @@ import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import (
+    ANYWHERE,
     BARRIERS,
-    LOADED_SECTORS,
-    LOADS,
-    NEIGHBOURS_LOADED,
     Answer,
     Case,
     Cost,
@@ -47,8 +45,7 @@ EXERCISE = Exercise(
     ),
     costs=(
         Cost(BARRIERS, "one for each block is enough"),
-        # who fills the tile from its first element on loads 32 neighbours that begin before a sector
-        Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
+        *ANYWHERE,  # a tile that is filled from its first element on loads 32 neighbours that begin before a sector
     ),
     tutorial=5,
     picture=Picture(phases("tile"), "all writes stand above the barrier, all reads below it"),
