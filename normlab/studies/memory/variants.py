@@ -3,6 +3,8 @@
 FUSED is the third of normlab's with the blocks' additions in the norms' calls, as `fuse_residual` makes it.
 """
 
+from copy import copy
+
 from torch.nn import Module
 
 from normlab.nn import replace_norms
@@ -25,11 +27,14 @@ class Switch:
         self.norms = {TORCH: own}
         self.blocks = {TORCH: {block: type(block) for block in model.modules()}}
         for variant in MEASURED[1:]:
+            # `replace_norms` changes a norm itself: copies, which have the same parameters
+            self.norms[variant] = {name: copy(norm) for name, norm in own.items()}
+            self.blocks[variant] = self.blocks[TORCH]
+            self(variant)
             fused = variant == FUSED
             replace_norms(model, MODES["exact" if fused else variant], fuse_residual=fused)  # type: ignore[arg-type]
-            self.norms[variant] = {name: model.get_submodule(name) for name in own}
             self.blocks[variant] = {block: type(block) for block in self.blocks[TORCH]}
-            self(TORCH)
+        self(TORCH)
 
     def __call__(self, variant: str) -> None:
         """Set the norms of a variant in, and give the blocks its classes."""
