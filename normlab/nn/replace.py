@@ -43,7 +43,10 @@ Choice: TypeAlias = tuple[Plan, Rule] | str
 def replace_norms(
     model: torch.nn.Module, memory_efficient: MemoryEfficient = "exact", *, fuse_residual: bool = False
 ) -> Report:
-    """Swap the norms of a model in place.
+    """Make normlab's norms of a model's norms, in place.
+
+    A norm stays the same object and gets another class, because lists, closures and compiled calls may refer to it.
+    Copy a norm first to compare with it.
 
     Args:
         model: any module. If it is a norm itself, it stays.
@@ -93,7 +96,7 @@ def replace_norms(
         if new is norm:
             norm.memory_efficient = memory_efficient
         elif not isinstance(new, str):
-            # The same object, because lists, closures and compiled calls may refer to it, which no module shows.
+            # The same object: what refers to it, such as a list or a closure, no module shows.
             vars(norm).update(vars(new))
             become(norm, type(new))
     if fuse_residual:
