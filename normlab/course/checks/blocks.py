@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, writers
 from normlab.oracle import unit_roundoff
 
@@ -30,6 +30,5 @@ EXERCISE = Exercise(
         "blockIdx.x blocks stand before this one, with blockDim.x threads each: multiply, and add threadIdx.x.",
         "i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, and a guard as in exercise 2.",
     ),
-    costs=ANYWHERE,
     picture=Picture(writers("y"), "a colour is a block: in each of them the threads count from 0 again"),
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import arithmetic, backward_case, gradient, nothing
-from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, readers
 
 
@@ -43,7 +43,6 @@ EXERCISE = Exercise(
         "total += grad_output[row, column] * ((x[row, column] - means[row]) * invvars[row]); partial[part, column] = "
         "total. The second kernel adds partial[part, column] over all parts.",
     ),
-    costs=ANYWHERE,
     tutorial=8,
     picture=Picture(
         readers("x"),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from normlab.course.data import nothing, values
-from normlab.course.exercise import ANYWHERE, Answer, Case, Drawn, Exercise, Launch, Size
+from normlab.course.exercise import Answer, Case, Drawn, Exercise, Launch, Size
 from normlab.course.pictures import Picture, writers
 
 
@@ -28,7 +28,6 @@ EXERCISE = Exercise(
         "i < x.shape[0] is true where there is an element. Put what reads and writes under an if.",
         "if i < x.shape[0]: y[i] = -x[i]",
     ),
-    costs=ANYWHERE,
     picture=Picture(
         writers("y"), "each element is written by one thread, and the threads that are left over wrote none"
     ),

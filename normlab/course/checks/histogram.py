@@ -3,7 +3,6 @@
 import numpy as np
 
 from normlab.course.exercise import (
-    ANYWHERE,
     GLOBAL_ATOMICS,
     SHARED_ACCESSES,
     Answer,
@@ -76,7 +75,6 @@ EXERCISE = Exercise(
             "an element needs one atomic operation, a bin one store and one load",
             times=1.5,  # a copy for each of the two warps needs up to 1.46 times as many
         ),
-        *ANYWHERE,
     ),
     tutorial=8,
     picture=Picture(

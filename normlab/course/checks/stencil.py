@@ -4,8 +4,10 @@ import numpy as np
 
 from normlab.course.data import nothing, values
 from normlab.course.exercise import (
-    ANYWHERE,
     BARRIERS,
+    LOADED_SECTORS,
+    LOADS,
+    NEIGHBOURS_LOADED,
     Answer,
     Case,
     Cost,
@@ -45,7 +47,8 @@ EXERCISE = Exercise(
     ),
     costs=(
         Cost(BARRIERS, "one for each block is enough"),
-        *ANYWHERE,  # a tile that is filled from its first element on loads 32 neighbours that begin before a sector
+        # who fills the tile from its first element on loads 32 neighbours that begin before a sector
+        Cost(LOADED_SECTORS, NEIGHBOURS_LOADED, spare=LOADS),
     ),
     tutorial=5,
     picture=Picture(phases("tile"), "all writes stand above the barrier, all reads below it"),
