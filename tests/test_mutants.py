@@ -405,11 +405,11 @@ MUTATIONS = [
 def examined_cases(ladder: str) -> list[Case]:
     """A few cases that between them reach every branch: tails, several rows, both norms, tiny gammas, mean ≫ spread.
 
-    The longer rows take several warps in each step: of the forward's last steps one warp does 255 columns.
+    The longer rows take several warps in each step: of the forward's last steps one warp does up to 384 columns.
     """
     rng = np.random.default_rng(0)
     cases = []
-    drawn = itertools.product([(3, 262 if ladder == "forward" else 257), (18, 5)], ["offset", "normal"])
+    drawn = itertools.product([(3, 390 if ladder == "forward" else 257), (18, 5)], ["offset", "normal"])
     for ((n1, n2), kind), rms in zip(drawn, [False, True, True, False], strict=True):
         x = inputs(kind, rng, n1, n2) + (1000 if kind == "offset" else 1)
         weight = gammas("normal" if kind == "offset" else "treacherous", rng, n2, 0.5)
