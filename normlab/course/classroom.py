@@ -60,7 +60,7 @@ def _below(parent: Path, output: Path) -> dict[str, Path]:
 
 
 def _is_scores(path: Path) -> bool:
-    """Return whether a folder has what `gradebook` writes, or is its "results", and no student's exercises."""
+    """Return True if a folder has what `gradebook` writes, or is its "results", and no student's exercises."""
     output = path.parent if path.name == "results" else path
     written = (output / "scores.json").is_file() and (output / "results").is_dir()
     return written and not handed_in.is_handed_in(path)

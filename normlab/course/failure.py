@@ -283,7 +283,7 @@ def uneven(
             at_most = fair
             if metric == BUSIEST_LOADS and metric in needed["busiest"]:
                 by_all = who["of_launch"] / needed["busiest"][metric]["of_launch"]
-                at_most = round(fair * min(max(by_all, 1), 2))  # by_all is 1.97 if some meet an element of theirs again
+                at_most = round(fair * min(max(by_all, 1), 2))  # 1.97: some threads meet an element again
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
                 place = next((one for one in who["lines"] if one["file"] == source.file), {"line": None})

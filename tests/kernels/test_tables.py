@@ -176,6 +176,7 @@ def test_rows_of_a_warp_leave_as_few_lanes_idle_as_five_vectors_a_lane_allow(rms
         (1026, 2, 4, False, True), (1000, 2, 4, False, False),  # 513 and 500 of 576 vectors
         (1792, 8, 2, True, True), (1784, 8, 2, True, False),  # 224 and 223 of 256 vectors
         (72, 8, 2, True, True), (132, 4, 4, False, True),  # lanes of a warp that has several rows
+        (136, 8, 2, True, True),  # with as many registers as any
     ],
 )  # fmt: skip
 def test_parameters_come_early_only_where_threads_have_columns(n2, width, itemsize, rms, early):

@@ -265,7 +265,7 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
         return f"{found[1]} is not given all its arguments{mask}: {found[2]} is missing"
     if found := re.fullmatch(r"<ufunc '(\w+)'>", message):
         instead = "abs" if found[1] == "absolute" else f"math.{found[1]}" if hasattr(math, found[1]) else ""
-        return f"there is no np.{found[1]} on a GPU" + f": write {instead}" * bool(instead)
+        return f"there is no np.{found[1]} on a GPU" + (f": write {instead}" if instead else "")
     if type(error).__module__.startswith("numba"):
         return None
     for node in site.nodes():

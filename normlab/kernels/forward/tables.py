@@ -86,7 +86,7 @@ SHORT_SINGLES = (  # four elements per vector; LayerNorm / RMSNorm. "Late": in l
 )
 # Longer rows. Four vectors per thread are mostly best: fewer threads hold more of a row, and wait less for each other.
 # Early parameters save a wait, but LayerNorm has two of them, and in 16 bits no registers for both. RMSNorm of
-# 4096 to 8192 columns of 16 bits is fastest with two vectors, and as many threads as a multiprocessor holds.
+# 4,097 to 8,192 columns of 16 bits is fastest with two vectors, and as many threads as a multiprocessor holds.
 LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
@@ -126,7 +126,7 @@ LAYER_SINGLES = (
     ),
     Candidate(
         columns_up_to=5120, vectors=4, rows=1, early=True,
-        why="1.03 of a copy at 1000 and 4096 columns, two vectors: 0.99, 0.98; of 2^22 elements at 4096: 0.97, 0.91",
+        why="1.01 of a copy at 648 columns, 1.03 at 4096, two vectors: 0.91, 0.98; of 2^22 elements at 4096 0.97, 0.91",
     ),
     Candidate(
         columns_up_to=12288, vectors=4, rows=1,
@@ -159,8 +159,9 @@ RMS_SINGLES = (
 NARROWER_LAYER_HALVES = (
     *SHORT_HALVES,
     Candidate(
-        columns_up_to=8192, vectors=6, rows=2, resident_threads=1280,
-        why="on an H200 0.95 of a copy at 2052 columns, five vectors: 0.87; on an H100 0.99, 1.01",
+        columns_up_to=8192, vectors=6, rows=1, resident_threads=1024,
+        why="on an H200 0.96 of a copy at 2052 columns, 0.95 at 3076; five vectors, two rows: 0.88, 0.89; on an H100 "
+            "all 1.00 to 1.02",
     ),
     Candidate(
         columns_up_to=16384, vectors=5, rows=1, resident_threads=1024,
