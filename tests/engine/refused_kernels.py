@@ -295,7 +295,7 @@ def number_or_array(x, n):
 def array_that_becomes_a_number(x, n):
     value = x
     for _ in range(n):
-        value = value[0]  # refused: value is an array of float32 at one place and a float32 at another
+        value = value[0]  # refused: value is a float32 at one place and an array of float32 at another
 
 
 def array_or_number_stored(x, n):

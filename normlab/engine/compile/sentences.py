@@ -163,7 +163,7 @@ def _told_by_message(message: str, site: Site) -> str | None:
             return found.expand(told)
     if found := re.search(r"Cannot unify (.+) and (.+) for '([\w.$]+)'", message):
         name = found[3].split(".")[0]
-        one, other = told_type(found[1]), told_type(found[2])
+        one, other = sorted([told_type(found[1]), told_type(found[2])])  # Numba's own order differs between Pythons
         what = f"{name} is" if not name.startswith("$") else "a value is"
         return f"{what} {one} at one place and {other} at another, and a kernel's variable has one type"
     if found := re.search(r"Unknown attribute '(\w+)' of type (.+)", message):
