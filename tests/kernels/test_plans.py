@@ -446,7 +446,8 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
         (529, 4096, Form(BFLOAT16, BFLOAT16), False, 1),
         (529, 4096, Form(BFLOAT16, BFLOAT16, weighted=False, biased=False), False, 1),
         (1, 8192, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 1),
-        (100, 128, Form(BFLOAT16, BFLOAT16), True, 32),
+        (100, 128, Form(BFLOAT16, BFLOAT16), True, 16),
+        (132 * 32, 128, Form(BFLOAT16, BFLOAT16), True, 32),
         (132 * 128, 128, Form(BFLOAT16, BFLOAT16), True, 128),
         (132 * 128 + 1, 128, Form(BFLOAT16, BFLOAT16), False, 128),
         (10**5, 4096, Form(np.float32, np.float32), True, 1),  # 16 elements per thread
