@@ -127,6 +127,7 @@ class Cuda(WarpOperations):
 
     def syncthreads(self) -> None:
         """Wait for every thread of the block that has not returned."""
+        # `_barrier` in place, without a predicate and a result: nearly all barriers are this one.
         thread = self.current
         thread.block.arrived.append(thread)
         self.grid_run.stop(thread, "syncthreads")
@@ -144,9 +145,11 @@ class Cuda(WarpOperations):
         return self._barrier("syncthreads_or", predicate)
 
     def _fence(self, scope: str) -> None:
-        """Count as one turn of a spin loop; a fence needs nothing else, because all threads see memory in one order."""
+        """Tell the observer, and count as one turn of a spin loop."""
         if self.observer is not None:
             self.observer.fence(self.current, scope)
+        # Nothing else is to do, because all threads see memory in one order. A loop that polls a plain load may have
+        # this fence as its only call, so other threads must get their turn here.
         self.grid_run.turn(self.current)
 
     def threadfence(self) -> None:
@@ -163,6 +166,7 @@ class Cuda(WarpOperations):
 
     def nanosleep(self, nanoseconds: Any) -> None:
         """Count as one turn of a spin loop."""
+        # No time passes in the simulator. A thread that sleeps waits for another one, which runs after TURN such calls.
         self.grid_run.turn(self.current)
 
     def selp(self, condition: Any, if_true: Any, if_false: Any) -> Any:
@@ -175,6 +179,7 @@ class Cuda(WarpOperations):
 
     def farray(self, pointer: Any, shape: Any, dtype: Any = None) -> Any:
         """Return the elements that a C pointer points to as an array in Fortran order."""
+        # The first index runs fastest in Fortran: a C array of the axes in reverse, transposed, is the same memory.
         return self.carray(pointer, shape_of(shape)[::-1]).T
 
     def ldca(self, array: np.ndarray, index: Any) -> Any:

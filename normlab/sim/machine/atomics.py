@@ -1,8 +1,4 @@
-"""Simulate atomic operations: `cuda.atomic`.
-
-A thread never stops inside one of them, so each is atomic without a lock. All go through `Atomics._update`, which tells
-the observer. An atomic may be the heart of a spin loop, so `Grid` counts them.
-"""
+"""Simulate atomic operations: `cuda.atomic`. All go through `Atomics._update`, which tells the observer."""
 
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +18,7 @@ def _cast_to(dtype: np.dtype) -> Callable[[Any], Any]:
 
 def _in_type_of(array: np.ndarray, value: Any) -> Any:
     """Return `value` in the element type of `array`, wrapped or rounded."""
+    # First of all, as on a GPU: a float32 sum rounds in float32, and cas with -1 finds 0xFFFFFFFF in a uint32.
     return _cast_to(array.dtype)(value)
 
 
@@ -35,6 +32,7 @@ class Atomics:
     def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any], heard_as: str = "atomic") -> Any:
         """Replace `array[index]` by `new_value` of it and return the old one. `heard_as`: the observer's method."""
         grid, thread, seen = self._cuda.grid_run, self._cuda.current, array
+        # An observer gives the plain array to work on; `seen` keeps the observed one for `updated`.
         if self._cuda.observer is not None:
             array, index = getattr(self._cuda.observer, heard_as)(array, index)
         old = array[index]
@@ -42,6 +40,8 @@ class Atomics:
         array[index] = new = new_value(old)
         if self._cuda.observer is not None and new != old:
             self._cuda.observer.updated(seen, index)
+        # The thread stops in `spin` or `update` if at all, after the store. The key has the array's address, because a
+        # loop may poll two arrays at one index.
         if new == old or new != new:  # nothing has changed (a NaN differs from itself): this may be a spin loop
             grid.spin(thread, (array.ctypes.data, index), old)
         else:
@@ -94,6 +94,7 @@ class Atomics:
     def max(self, array: np.ndarray, index: Any, value: Any) -> Any:
         """Keep the larger; a NaN in the array stays, a NaN given is ignored."""
         value = _in_type_of(array, value)
+        # Comparisons with a NaN are False, so `old` stays if either is one. Numba's compare-and-swap loop ends so, too.
         return self._update(array, index, lambda old: value if value > old else old)
 
     def min(self, array: np.ndarray, index: Any, value: Any) -> Any:
@@ -104,6 +105,7 @@ class Atomics:
     def nanmax(self, array: np.ndarray, index: Any, value: Any) -> Any:
         """Keep the larger; a NaN on either side counts as missing."""
         value = _in_type_of(array, value)
+        # `old != old` finds a NaN in the array, which any value replaces. A NaN that is given is larger than nothing.
         return self._update(array, index, lambda old: value if value > old or old != old else old)
 
     def nanmin(self, array: np.ndarray, index: Any, value: Any) -> Any:

@@ -1,8 +1,4 @@
-"""Ask the compiler whether it takes a kernel, before the kernel runs: `check=True`.
-
-The simulator imports neither a compiler nor the rest of normlab. So this file loads the engine's check by its name when
-a launch asks for the check, and runs the kernel unchecked where Numba is not installed.
-"""
+"""Ask the compiler whether it takes a kernel, before the kernel runs: `check=True`."""
 
 import warnings
 from importlib import import_module
@@ -12,6 +8,7 @@ from typing import Any
 from normlab.sim.language.errors import CompilerError
 from normlab.sim.language.variables import Types
 
+# A name, loaded when a launch asks for the check: the simulator imports neither a compiler nor the rest of normlab.
 COMPILER = "normlab.engine.compile.check"
 
 
@@ -25,6 +22,7 @@ def check(kernel: Any, function: FunctionType, arguments: tuple, adopted: list) 
     try:
         compiler = import_module(COMPILER)
     except ImportError as error:
+        # The simulator needs no Numba: without it the kernel runs unchecked, and the caller is told.
         warnings.warn(f"the kernel runs without the compiler's check, which needs numba-cuda: {error}", stacklevel=3)
         return None
     told = compiler.check(kernel, function, arguments, adopted)

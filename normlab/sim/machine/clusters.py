@@ -42,6 +42,7 @@ class Cluster:
 
     def meets(self) -> bool:
         """Return whether at least one thread waits at the barrier, and every thread has arrived or returned."""
+        # All may have arrived while no thread waits yet: then the first one that waits completes the passing.
         return any(block.at_cluster for block in self.blocks) and not self.missing
 
     def release(self) -> None:
@@ -84,8 +85,9 @@ def cluster_arrive_shared(cuda: Cuda) -> None:
     """Arrive at the cluster's barrier, and go on; on a GPU this orders only stores to the own block's shared memory.
 
     The simulator orders all stores, and does not find a kernel that relies on more than a GPU orders. The exception is
-    a store to another block: after it, this raises SimulationError, because on a GPU no thread could rely on the value.
+    a store to another block: after it, this raises SimulationError.
     """
+    # On a GPU no thread could rely on the stored value: the fence of this arrival covers the own block's memory alone.
     if cuda.current.stored_remotely:
         raise SimulationError(
             "cluster_arrive_shared does not say that a store to another block is done; cluster_arrive does"
@@ -119,7 +121,7 @@ def _wait(cuda: Cuda, operation: str) -> None:
     if thread.arrival == thread.block.cluster.meetings:  # the barrier has not been passed since the thread arrived
         thread.block.at_cluster.append(thread)
         cuda.grid_run.stop(thread, operation)
-    thread.arrival = None
+    thread.arrival = None  # from here on the thread may arrive for the next passing
     if cuda.observer is not None:
         cuda.observer.cluster_wait(thread)
 

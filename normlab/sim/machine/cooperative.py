@@ -14,6 +14,7 @@ RESERVED = 1024  # bytes of shared memory that the system takes per block
 
 def blocks_at_once(threads: int, dynamic_shared_bytes: int) -> int:
     """Return how many blocks of `threads` an H200 holds; registers and arrays of fixed shape are not counted."""
+    # A multiprocessor gives a block whole warps: 33 threads take the room of 64.
     whole_warps = -(-threads // WARP_SIZE) * WARP_SIZE
     return min(BLOCKS, THREADS // whole_warps, SHARED // (dynamic_shared_bytes + RESERVED)) * MULTIPROCESSORS
 
@@ -28,7 +29,7 @@ def _reached(function: Any, found: list[FunctionType]) -> list[FunctionType]:
     if isinstance(function, FunctionType) and function not in found:
         found.append(function)
         named = [function.__globals__.get(name) for name in names_of(function.__code__)]
-        # an empty cell is a variable without a value yet
+        # An empty cell is a variable without a value yet. `names_of` has attributes' names, too: no globals, so None.
         held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
         for value in (*named, *held):
             _reached(python_function(value), found)

@@ -79,6 +79,7 @@ def simulate(
     >>> x[:4]
     array([31., 30., 29., 28.], dtype=float32)
     """
+    # Before any launch, so that a typing mistake is reported at the call that contains it.
     engine_named(engine)
 
     def start(launch: Launch, arguments: tuple) -> str | None:
@@ -141,6 +142,7 @@ class Launchable:
                 "a launch needs [grid, block], and may add a stream and the bytes of dynamic shared memory; "
                 f"got [{configuration!r}]"
             )
+        # `zip` ends after grid and block. A stream, which may follow, has no effect: a launch is over when it returns.
         grid, block = (
             extent3(what, extent, limits)
             for what, extent, limits in zip(("grid", "block"), configuration, (MAX_GRID, MAX_BLOCK), strict=False)
@@ -186,6 +188,7 @@ class Launch:
         """Launch on `arguments`."""
         try:
             self._check_cooperative()
+            # The compiler refuses what Python would do without a word. The types that it finds guide the rewriting.
             if self._checked is not None:
                 adopted = adopt_arguments(self.function, arguments)
                 self.types = check_with_compiler(self._checked, self.function, arguments, adopted)
@@ -215,13 +218,14 @@ class Launch:
             cuda, body = self._rewritten()
             # For another schedule the first engine runs the launch only if it proves that no schedule changes a result.
             unwritten: Sequence[np.ndarray] | None = () if self._reordered else None
-            insist = first == "vectorised"
+            insist = first == "vectorised"  # then the engine tries even a kernel that it has given up several times
             options = self.cluster, insist, observer, self._reordered, unwritten
             why_not = first_engines[0](body, adopted, cuda, function, *options)
             if why_not is None:
                 return None
         if first == "vectorised":
             raise SimulationError(f"the vectorised engine gives up, because {why_not}")
+        # Rewritten once more: the first engine's source lacks the marks that an observer puts in.
         cuda, body = self._rewritten(observer)
         if observer is not None:
             # The frames that the observer meets have the rewritten code, not the function's own.
@@ -229,8 +233,10 @@ class Launch:
             parameters = parameters_of(function, len(adopted))
             adopted = [observer.adopt(value, one.name) for value, one in zip(adopted, parameters, strict=False)]
         else:
+            # The host has a record as an array without axes. `[()]` is its one element, in the host's memory still.
             adopted = [value[()] if is_record(value) else value for value in adopted]
         order = schedule_order(self._schedule)
+        # Every thread calls the same `body` on the same objects; it finds its own index in `cuda`.
         cuda.grid_run = Grid(
             cuda, function.__name__, lambda: body(*adopted), self.grid, self.block, order, self.cluster
         )
@@ -276,6 +282,7 @@ class Launch:
         """Return why the scheduler runs this launch alone, or None."""
         if engine == "scheduler" or not first_engines:
             return "it was asked for"
+        # An observer sees the order in which threads run, and the first engine has only the order of their numbers.
         if self._reordered and (observer is not None or self.cluster > 1):
             return f"the schedule is {self._schedule!r}"
         threads = prod((*self.grid, *self.block))
@@ -293,6 +300,7 @@ def adopt_arguments(function: FunctionType, arguments: tuple) -> list[Any]:
     adopted = []
     for position, (parameter, argument) in enumerate(zip(parameters, arguments, strict=False), start=1):
         try:
+            # Its errors begin in the middle of a sentence, which is completed below with position, name and kernel.
             adopted.append(adopt(argument))
         except TypeError as error:
             raise TypeError(
@@ -306,6 +314,7 @@ def parameters_of(function: FunctionType, count: int) -> list[inspect.Parameter]
     parameters = list(inspect.signature(function).parameters.values())
     if parameters and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL:
         last = parameters.pop()
+        # All have the one name, as they have in the source: observers report each array under it.
         one = inspect.Parameter(last.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters += [one] * (count - len(parameters))
     return parameters
@@ -318,6 +327,7 @@ def extent3(what: str, extent: Any, limits: tuple[int, int, int]) -> Dim3:
         raise ValueError(f"{what} has 1, 2 or 3 dimensions, not {len(axes)}: {extent!r}")
     if not all(hasattr(axis, "__index__") for axis in axes):
         raise TypeError(f"{what} must be an int or a tuple of ints, not {described(extent)}")
+    # Axes that are not given have extent 1, as in CUDA's dim3.
     sizes = [operator.index(axis) for axis in axes] + [1] * (3 - len(axes))
     if min(sizes) < 1:
         raise ValueError(f"{what} must be at least 1 along every axis, got {extent!r}")

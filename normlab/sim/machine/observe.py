@@ -23,9 +23,9 @@ ALIGNMENT = 512  # bytes to which a GPU's allocator aligns
 class Copy(NamedTuple):
     """An asynchronous copy that has not arrived yet."""
 
-    target: np.ndarray  # the elements that it will write
-    values: np.ndarray  # what to
-    seen: Any = None  # the observer's own
+    target: np.ndarray  # the elements that it will write, as a view
+    values: np.ndarray  # what it will write there, read when the copy began
+    seen: Any = None  # whatever the observer keeps for this copy
 
 
 class Observer:
@@ -58,6 +58,8 @@ class Observer:
     def adopt(self, value: Any, name: str) -> Any:
         """Return what a kernel sees of an argument that it calls `name`."""
         if isinstance(value, tuple):
+            # Each array in a tuple is memory of its own name, such as "weights[1]". A namedtuple takes its parts one by
+            # one, a plain tuple all in one.
             parts = [self.adopt(part, f"{name}[{position}]") for position, part in enumerate(value)]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         # Scalars are passed by value: no thread can change another thread's.

@@ -75,6 +75,7 @@ class ObservedArray:
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, out: tuple = (), **keywords: Any) -> Any:
         """Do what NumPy's function does, element by element: `np.sin(x, out)` in a kernel is a loop."""
+        # `elements` reads one after another through __getitem__, so each load is reported.
         plain = [elements(part) if isinstance(part, ObservedArray) else part for part in inputs]
         result = getattr(function, method)(*plain, **keywords)
         for target, values in zip(out, result if isinstance(result, tuple) else (result,), strict=False):
@@ -85,10 +86,12 @@ class ObservedArray:
 
     def viewed(self, view: np.ndarray) -> "ObservedArray":
         """Return a view of `raw` as an observed array of the same buffer."""
+        # The distance on the host is the distance on the device; of a reversed view it goes to the last element.
         return type(self)(view, self.buffer, self.observer, self.address + pointer(view) - pointer(self.raw))
 
     def field(self, name: str) -> "ObservedArray":
         """Return the field `name` of an array of records."""
+        # A strided view of the records' own memory: its accesses race with those of whole records.
         if name not in self.fields:
             self.fields[name] = self.viewed(as_kernel_array(np.asarray(self.raw)[name]))
         return self.fields[name]
@@ -140,15 +143,13 @@ _addresses: dict[int, tuple[ref, int]] = {}
 
 
 def pointer(array: np.ndarray) -> int:
-    """Return the host address of an array's first element.
-
-    The address is kept as long as the array lives, because NumPy takes a microsecond to tell it and every vector access
-    asks for it.
-    """
+    """Return the host address of an array's first element; keep it, because every vector access asks for it."""
+    # Another array may have the id of one that has died: only the weak reference tells whose address this is.
     kept = _addresses.get(id(array))
     if kept is not None and kept[0]() is array:
         return kept[1]
-    address = int(array.__array_interface__["data"][0])
+    address = int(array.__array_interface__["data"][0])  # takes NumPy a microsecond
+    # All of them go at once, those of dead arrays too: what is still in use is soon asked for again.
     if len(_addresses) >= ADDRESSES:
         _addresses.clear()
     _addresses[id(array)] = ref(array), address
@@ -169,10 +170,12 @@ def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
     if hasattr(base, "untyped_storage"):
         storage = base.untyped_storage()
         return storage.data_ptr(), storage.nbytes(), owner
+    # An array over foreign memory, such as np.frombuffer's: two arrays over one buffer share an allocation, too.
     with suppress(TypeError, ValueError, BufferError):
         memory: Any = base.obj if isinstance(base, memoryview) else base
         whole = np.frombuffer(memory, np.uint8)
         return pointer(whole), whole.nbytes, owner
+    # No buffer, the usual case: the owner has its memory to itself.
     low, high = byte_bounds(owner)
     return low, high - low, owner
 

@@ -1,7 +1,7 @@
 """Run a launch: its clusters in the order of the schedule, and one thread after another.
 
 A CUDA thread runs on a greenlet: a function call that can stop in the middle and go on later. A thread stops only
-where CUDA threads meet (a barrier, a warp operation, a grid sync) or where it spins on an atomic. When the thread
+where CUDA threads meet (a barrier, a warp operation, a grid sync) or where it may be in a spin loop. When the thread
 returns, its greenlet serves a thread of a later block, because making a new greenlet costs more than many a kernel
 does in a thread. A greenlet never serves a later launch: when NumPy adds large arrays it follows the C stack back to
 where the greenlet was started, and crashes if other calls have left something else there.

@@ -47,7 +47,9 @@ class WarpOperations:
                     f"lane {thread.lane} calls {operation} with mask {mask:#010x}, which leaves the lane itself out\n"
                     f"  at {place(sys._getframe())}"
                 )
+            # The observer has reported it. With itself alone in the mask the lane waits for no other, and goes on.
             thread.mask = 1 << thread.lane
+        # `Warp.resolve` groups the waiting lanes by operation and mask; where they stand does not matter, as on Volta.
         thread.given = given
         thread.warp.waiting.append(thread)
         thread.operation = operation
@@ -131,6 +133,7 @@ def _source_down(lane: int, delta: int) -> int:
     return lane + delta if lane + delta < 32 else lane
 
 
+# For traces, which count shuffles and votes apart; `syncwarp` and `activemask` are neither.
 VOTES = ("all_sync", "any_sync", "eq_sync", "ballot_sync", "match_any_sync", "match_all_sync")
 SOURCES: dict[str, Callable[[int, int], int]] = {
     "shfl_sync": lambda lane, source: source,
@@ -145,6 +148,7 @@ def _shuffled(operation: str) -> Callable[[Group], None]:
 
     def resolve(group: Group) -> None:
         for lane, thread in group.items():
+            # By the reader's own operand: each lane chooses the lane from which it reads.
             source = source_of(lane, thread.given[1])
             # The group holds the lanes that have come: a lane outside the mask or returned is not in it.
             if source in group:
@@ -164,6 +168,7 @@ def _refuse(thread: Thread, source: int, operation: str) -> None:
         why = "is not in the mask"
     else:
         why = "has returned"
+    # Undefined in PTX. Under an observer the lane keeps its own value, so that a run can find more than one mistake.
     if observer is not None and observer.refuse_shuffle(thread, source, why):
         thread.result = thread.given[0]
         return
@@ -187,6 +192,7 @@ def _voted(verdict: Callable[[list[bool]], bool]) -> Callable[[Group], None]:
 
 
 def _lanes(lanes: Any) -> np.int64:
+    # Numba types the lanes of votes and matches as an int32: with lane 31 among them the number is negative.
     return _int32(sum(1 << lane for lane in lanes))
 
 
@@ -198,6 +204,7 @@ def _ballot(group: Group) -> None:
 
 def _bits(value: Any) -> Any:
     """Return the bits of a value, which the hardware compares: a NaN equals itself, and -0.0 is not 0.0."""
+    # As a double, which holds every float32 exactly.
     return struct.pack("d", value) if isinstance(value, (float, np.floating)) else int(value)
 
 
@@ -214,6 +221,7 @@ def _match_all(group: Group) -> None:
 
 
 def _active(group: Group) -> None:
+    # Not through `_lanes`: Numba types this mask as a uint32, which is never negative.
     result = sum(1 << lane for lane in group)
     for thread in group.values():
         thread.result = result
@@ -227,6 +235,6 @@ RESOLVERS: dict[str | None, Callable[[Group], None]] = {
     "ballot_sync": _ballot,
     "match_any_sync": _match_any,
     "match_all_sync": _match_all,
-    "syncwarp": lambda group: None,
+    "syncwarp": lambda group: None,  # the meeting itself is all: `Warp.answer` has told the observer of it
     "activemask": _active,
 }

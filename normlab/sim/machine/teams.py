@@ -30,10 +30,12 @@ def team_sync(cuda: Cuda, number: Any, threads: Any) -> None:
         )
     thread = cuda.current
     waiting = thread.block.at_team.setdefault(number, [])
+    # A barrier counts to one number: the threads that meet there must agree on it.
     if waiting and waiting[0].given != threads:
         raise SimulationError(
             f"a thread that waits for {threads} at barrier {number} meets one that waits for {waiting[0].given} there"
         )
+    # `Block.release_teams` lets a full team go only when the block's warps have run: until then one more may come.
     if len(waiting) == threads:
         raise SimulationError(
             f"more than {threads} threads come to barrier {number} at the same time, and chance decides which of them "

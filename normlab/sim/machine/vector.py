@@ -67,6 +67,7 @@ def _elements(array: Any, key: tuple, width: int) -> tuple:
 def _inside(array: Any, key: tuple, width: int) -> np.ndarray | None:
     """Return `width` elements from `key` on as a view; None if the array is observed, or ends before."""
     first = key[-1]
+    # NumPy would cut a slice from -1 on at the array's end. One element at a time, each index wraps as Numba's does.
     if not isinstance(array, np.ndarray) or first < 0:
         return None
     part = slice(first, first + width)
@@ -81,6 +82,7 @@ def write_vector(array: Any, index: Any, values: Any) -> None:
     """
     key = vector_key(array, index, len(values))
     if isinstance(array, ObservedArray):
+        # An observer is told of each instruction, because a trace counts what each one asks of memory.
         for first, count in instructions(len(values), array.itemsize):
             array.observer.write_vector(array, (*key[:-1], key[-1] + first), values[first : first + count])
         return
@@ -176,6 +178,7 @@ def _lines(array: Any, index: Any, extents: tuple[int, ...], alignment: Any) -> 
         (*(part + step for part, step in zip(index, steps, strict=False)), index[-1])
         for steps in np.ndindex(*(max(1, extent) for extent in outer))
     ]
+    # Without a promised alignment one element at a time: a wider access could be misaligned on a GPU.
     return lines, extents[-1], int(alignment or 0) // plain.itemsize or 1
 
 

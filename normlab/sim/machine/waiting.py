@@ -18,9 +18,8 @@ def variables(frame: FrameType | None, deciding: bool = False) -> tuple:
     """Return the local variables of the kernel and of the device functions that it is in, in a form to compare.
 
     The scheduler compares the results of two turns of a loop. If they are equal, the loop waits for a change that only
-    another thread can make. Small arrays are compared by their bytes, scalars by their text, all else by identity. The
-    position in each function is included. `deciding`: only the variables that decide how often loops run, wherever in
-    its loops the thread is.
+    another thread can make. `deciding`: only the variables that decide how often loops run, wherever in its loops the
+    thread is; otherwise the position in each function is included.
     """
     found: list[Any] = []
     frame = calling_frame(frame)
@@ -30,6 +29,7 @@ def variables(frame: FrameType | None, deciding: bool = False) -> tuple:
         for value in [value for name, value in frame.f_locals.items() if name in names]:
             if isinstance(value, ObservedArray):
                 value = value.raw
+            # Bytes, because an array of the thread's own changes in place; text, because a NaN differs from itself.
             small = isinstance(value, np.ndarray) and value.nbytes <= SMALL
             found.append(value.tobytes() if small else str(value) if np.isscalar(value) else id(value))
         if not deciding:
@@ -70,6 +70,7 @@ def describe_waiting(what: str, kernel_name: str, blocks: Sequence[Block]) -> st
     returned = 0
     for block in blocks:
         for thread in block.threads:
+            # No thread runs while this is written: one that waits for nothing has come to its end.
             if thread.operation is None:
                 returned += 1
             else:

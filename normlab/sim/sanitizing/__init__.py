@@ -30,8 +30,8 @@ What the sanitizer takes for a mistake, and where a GPU may differ:
 - The launch goes on after a finding: a read out of bounds gives poison (NaN, or a large integer), such a write is
   dropped, a negative index wraps as Numba's do, a shuffle from nowhere gives the lane its own value.
 - Arrays that a kernel takes from outside (globals, closures) and constant arrays are not checked.
-- If 64 threads or more read or update one element between two barriers, or 16 write it, the sanitizer keeps a sample
-  of the accesses (`shadow.together` says which races it can then miss).
+- From 64 reads or updates of one element between two barriers on, or from 16 writes on, the sanitizer keeps a sample
+  of them (`shadow.together` says which races it can then miss).
 - A thread that follows an element's last atomic may access the element plainly, if the other threads had a fence before
   their atomics: the last block of a grid may reset the counter that told it so.
 - Threads of a block that come to one barrier in different turns of a loop are reported, even if each comes as often.
@@ -91,6 +91,7 @@ def sanitize(
     >>> report.findings[0].advice
     'no barrier between the write at line 4 and the read at line 5: put cuda.syncwarp() between them'
     """
+    # A list, because an iterator would be empty at the second launch; here, so that an error points at this call.
     arrays = [*_arrays(uninitialized)]
     engine_named(engine)
     return Launchable(
@@ -106,6 +107,7 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
             f"uninitialized is a sequence of arrays, as in uninitialized=[out], not one {type(uninitialized).__name__}"
         )
     for array in uninitialized:
+        # `adopt` takes numbers and tuples, too, and its errors continue a sentence about a launch's argument.
         adopted = adopt(array) if hasattr(array, "dtype") else array
         if not isinstance(adopted, np.ndarray):
             raise TypeError(f"uninitialized holds {described(array)}; it takes arrays among the launch's arguments")
@@ -113,10 +115,7 @@ def _arrays(uninitialized: Any) -> Iterator[np.ndarray]:
 
 
 def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray], engine: str) -> Report:
-    """Run a launch with a Sanitizer as observer, and return its report, also after a deadlock.
-
-    A launch of which the vectorised engine proves that there is nothing to find runs there, many times faster.
-    """
+    """Run a launch with a Sanitizer as observer, and return its report, also after a deadlock."""
     name = launch.function.__name__
     adopted = adopt_arguments(launch.function, arguments)
     given = [*arrays_in(adopted)]
@@ -127,6 +126,7 @@ def _watch(launch: Launch, arguments: tuple, uninitialized: list[np.ndarray], en
                 f"uninitialized holds an array of shape {array.shape} and dtype {array.dtype} that is not among the "
                 f"arguments of kernel {name!r}"
             )
+    # Many times faster than the Sanitizer. An engine that gives up leaves all arrays as they were.
     why_not = launch.proved(arguments, uninitialized, engine)
     if why_not is None:
         return Report(name, ())

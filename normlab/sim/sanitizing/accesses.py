@@ -53,6 +53,7 @@ class Accesses:
             return
         # Through a plain array: an integer subclass would load the element as a 64-bit number.
         target = np.asarray(array.raw)[key]
+        # Here although nothing is outside: an index that is negative on purpose, or a key that makes a view.
         address = wrapped_address_of(array, key)
         if address is not None and not target.ndim:
             self._elements.write_at(array, key, value, address, access)
@@ -135,6 +136,7 @@ class Accesses:
 
 def _unshared(array: ObservedArray, made: np.ndarray) -> ObservedArray:
     """Return poison as an observed array, in place of a view out of bounds; accesses to it cannot race."""
+    # Local and without garbage: no other thread reaches the poison, and reading it is no second finding.
     buffer = Buffer(array.buffer.name, "local", made, 0)
     buffer.state = Region(0, max(1, made.itemsize), shared=False)
     return WatchedArray(made, buffer, array.observer, 0)

@@ -28,7 +28,8 @@ def against_race(
         plain = first if second.operation == "atomic" else second
         barrier = {GRID: "a grid sync", CLUSTER: "a cluster_sync"}.get(reach, "a barrier")
         return f"only one of {both} is an atomic: make the {plain.operation} one too, or put {barrier} between them"
-    # A thread signals by an atomic that no fence precedes: the order is meant, and one fence makes it true.
+    # A thread signals by an atomic that no fence precedes: the order is meant, and one fence makes it true. Between
+    # blocks it must be the fence for the device: threadfence_block orders for the thread's own block only.
     if signal is not None:
         whom, fence = ("block", "threadfence") if reach >= CLUSTER else ("thread", "threadfence_block")
         told, line = signal
@@ -42,6 +43,7 @@ def against_race(
             f"nothing orders {both}, which are in two blocks: put them into two kernels, or a grid sync between them, "
             "or update the element by cuda.atomic"
         )
+    # No barrier helps two threads that write at one line: they come to it in the same phase.
     if at_once and first.operation == second.operation:
         return f"two threads write the element at line {first.line}: let one of them write, or use cuda.atomic"
     if reach == CLUSTER:
@@ -74,7 +76,7 @@ def _in_the_next_turn(first: Act, second: Act) -> tuple[str, str]:
         return " in the loop's next turn", "at the end of the loop's body"
     loops = [(begin, end) for begin, end in _loops(first.file) if begin < first.line <= end]
     around = [begin for begin, end in loops if begin < second.line <= end]
-    if around:
+    if around:  # of the loops around both lines the innermost begins last
         return " in the loop's next turn", f"at the end of the body of the loop at line {max(around)}"
     if not loops:
         return " in the loop's next turn", "at the end of the loop's body"
@@ -91,6 +93,7 @@ def _loops(file: str | None) -> list[tuple[int, int]]:
 
 def against_copy(copy: Act, other: Act) -> str:
     """Return what to do about an access to the target of an asynchronous copy that is still under way."""
+    # Only the thread that started a copy can wait for it: another one needs a barrier after that thread's wait.
     at = f"the {other.operation} at line {other.line}"
     if copy.block == other.block and copy.thread == other.thread:
         return (
@@ -122,6 +125,7 @@ def against_beginning(access: Act, owner: tuple[int, int, int]) -> str:
 
 def against_garbage(name: str, space: str, operation: str, line: int | None) -> str:
     """Return what to do about a read of an element that no thread had written."""
+    # Global memory has contents except in arrays that the caller of `sanitize` has named in `uninitialized`.
     if space == "global":
         return (
             f"nothing had written this element of {name!r} before the {operation} at line {line}, and the array came "
@@ -135,6 +139,7 @@ def against_garbage(name: str, space: str, operation: str, line: int | None) -> 
 
 def against_index(kind: str, name: str, part: bool, axis: int, position: int, extent: int) -> str:
     """Return what to do about an index that is not inside its dimension of an array, or of a `part` of it."""
+    # A part has no name of its own, and the shape of `name` is that of the whole array.
     extent_as = f"the part's shape[{axis}]" if part else f"{name}.shape[{axis}]"
     if kind == "negative-index":
         return (

@@ -34,6 +34,7 @@ class WatchedArray(ObservedArray):
     def __getitem__(self, key: Any) -> Any:
         """Return an element, or a view."""
         elements = self.elements
+        # Python's int is the usual index; NumPy's integers, tuples and arrays of more axes take the other way.
         if type(key) is int and 0 <= key < self._extent:  # `address_of`, cut short
             address = self.address + key * self._step
             value = self.raw[key]
@@ -100,7 +101,7 @@ class WatchedArray(ObservedArray):
             and region.garbage is None
             and not region.left
             and region.unit == self.itemsize
-            and access.epoch.thread.fenced_for_block is NOTHING
+            and access.epoch.thread.fenced_for_block is NOTHING  # else the store leaves what its thread has fenced
         ):
             self.raw[key] = value
             return
@@ -114,6 +115,7 @@ class InputArray(WatchedArray):
 
     def __getitem__(self, key: Any) -> Any:
         """Return an element."""
+        # Never a view: `inputs_of` has seen that every subscript of the parameter has as many indices as it has axes.
         try:
             if type(key) is not tuple:
                 if key >= 0:
@@ -124,7 +126,7 @@ class InputArray(WatchedArray):
                         break
                 else:
                     return self.raw[key]
-        except (IndexError, TypeError):
+        except (IndexError, TypeError):  # outside, or no integer: below it becomes a finding, or NumPy's own error
             pass
         return self.observer.read(self, key)
 
@@ -151,6 +153,7 @@ class OwnArray(WatchedArray):
         if type(key) is int and 0 <= key < self._extent:
             size = self.itemsize
             at = self._first + key * size
+            # Garbage in any byte goes the long way, which reports it.
             if self._garbage[at : at + size] == self._written:
                 return self.raw[key]
         return WatchedArray.__getitem__(self, key)

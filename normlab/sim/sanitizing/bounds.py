@@ -53,8 +53,9 @@ def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:
     axis = 0
     for number, part in enumerate(parts):
         if part is Ellipsis:
+            # It stands for all axes that the other parts leave, so the parts after it count from the last axis.
             axis = len(array.shape) - (len(parts) - number - 1)
-        elif part is not None:
+        elif part is not None:  # None adds an axis to the view and uses up none of the array's
             if hasattr(part, "__index__") and axis < len(array.shape):
                 found.append((axis, integer(part), array.shape[axis]))
             axis += 1

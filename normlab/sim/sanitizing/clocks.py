@@ -12,15 +12,8 @@ which accesses are kept to be compared.
 
 A `threadfence` takes a snapshot of everything that happened before it: the thread's own accesses and, through earlier
 barriers, its block's accesses. Every later atomic of the thread leaves the snapshot at its address. A thread that
-reads the address afterwards, or updates it by an atomic, learns the snapshot. Three rules accept what working programs
-do:
-
-- The thread that learns the snapshot needs no fence. The PTX model asks for one, but NVIDIA's own threadFenceReduction
-  has none.
-- The fence and the atomic may come from two threads: `threadfence(); syncthreads()` and then an atomic by thread 0 is
-  common.
-- A plain store leaves the snapshot at its address, too. A plain store to a flag is a race, and is reported as one. If
-  the store left nothing, every access that the flag guards would be reported again.
+reads the address afterwards, or updates it by an atomic, learns the snapshot. Where the PTX model asks for more than
+working programs do, the programs are accepted: `Left.take`, `pass_barrier` and `Elements.write_at` say how.
 
 Source: Flanagan and Freund, FastTrack: efficient and precise dynamic race detection, PLDI 2009; PTX ISA, memory
 consistency model, causality order.
@@ -159,7 +152,8 @@ def before(earlier: Epoch, later: Epoch) -> bool:
         or known.phases.get(thread.block, 0) > earlier.phase
         # A warp operation, a team's barrier or a fence of the earlier thread itself.
         or known.times.get(thread, 0) > earlier.time
-        # An arrival at the cluster's barrier that came after the access.
+        # An arrival at the cluster's barrier that came after the access. A copy's block has no cluster: the key None is
+        # in no table, and 0 > 0 orders nothing.
         or known.phases.get(thread.block.cluster, 0) > earlier.arrivals
         # Last, because it may search many journals: what atomics and flags have passed on.
         or _told(earlier, known.journals)
@@ -179,6 +173,7 @@ def _told(earlier: Epoch, journals: dict["Journal", int]) -> bool:
             asked[journal] = length
             if journal.tells(earlier, length):
                 return True
+            # As far as these facts name the other journal: what was added to it later is not known here.
             rest.extend((other, journal.latest(other, length)) for other in journal.others)
     return False
 
@@ -219,6 +214,8 @@ def pass_barrier(block: BlockClock) -> None:
     # The new phase covers all accesses of the block's own threads: only times of other blocks' threads are kept.
     others = {thread: time for thread, time in known.times.items() if thread.block is not block}
     block.known = Known({**known.phases, block: block.phase}, others, known.journals)
+    # The fence and the atomic may come from two threads: threadfence(), syncthreads(), then an atomic by thread 0.
+    # Fences for the block alone need not be kept: after the barrier the block's threads know all that they cover.
     block.fenced = union([block.fenced, *(thread.fenced for thread in block.threads)])
     _adopt(block)
 
@@ -231,6 +228,7 @@ def pass_grid_sync(blocks: Iterable[BlockClock]) -> None:
     """
     for block in blocks:
         block.phase += 1
+        # NOTHING, though fences came before: what they cover is forgotten, and no atomic need pass it on.
         block.known, block.fenced = Known({block: block.phase}, {}, {}), NOTHING
         _adopt(block)
 
@@ -263,9 +261,11 @@ def fence(thread: ThreadClock, for_block_only: bool) -> None:
 
     `for_block_only`: the fence is a `threadfence_block`, so the atomics pass it on only within the block.
     """
+    # Ends the thread's time, so that the snapshot covers its accesses so far and none that come after the fence.
     thread.time += 1
     known = thread.known
     thread.fenced_for_block = Known(known.phases, {**known.times, thread: thread.time}, known.journals)
+    # The same object, not an equal one: `Left.leave` compares with `is`, and then leaves one snapshot, not two.
     if not for_block_only:
         thread.fenced = thread.fenced_for_block
     thread.end_epoch()
@@ -318,13 +318,15 @@ class Journal:
             if self._only is None or self._only[0] is thread:
                 self._only = thread, known
                 return
+            # A second thread: what the first one left becomes the journal's first facts.
             self._extend(self._only[1])
             self._only = None
         self._extend(known)
 
     def _extend(self, known: Known) -> None:
         """Append a fact for each number in `known` that is larger than the journal's last one for its key."""
-        # Facts about journals are searched recursively; a list of them saves looking at every key.
+        # Facts about journals are searched recursively; a list of them saves looking at every key. Before the loop,
+        # which enters their keys into `_where`.
         self.others += [journal for journal in known.journals if journal not in self._where]
         for table in known:
             for key, number in table.items():
@@ -339,6 +341,7 @@ class Journal:
         known = thread.known
         if self._only is not None:
             return known if self._only[0] is thread else union((known, self._only[1]))
+        # Nothing was added since the thread's last visit; this also holds for a journal that is still empty.
         if known.journals.get(self, 0) == self._facts:
             return known
         return Known(known.phases, known.times, {**known.journals, self: self._facts})
@@ -365,9 +368,11 @@ class Left:
 
     def take(self, thread: ThreadClock) -> None:
         """Let `thread` know what was left for all threads and for its block."""
+        # No fence of `thread` is asked for. The PTX model wants one, but NVIDIA's own threadFenceReduction has none.
         for journal in (self.for_all, self.for_block.get(thread.block)):
             if journal is not None:
                 known = journal.learned_by(thread)
+                # An epoch per new fact, not per read: a thread that polls a flag stays in one until it learns more.
                 if known is not thread.known:
                     thread.known = known
                     thread.end_epoch()

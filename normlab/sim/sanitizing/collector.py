@@ -24,6 +24,7 @@ class _Draft:
     """A finding that may happen again."""
 
     def __init__(self, finding: Finding, reach: int):
+        # Benign until an event is not; the count begins at 0 because `add` counts the first event, too.
         self.finding, self.reach, self.count, self.benign = finding, reach, 0, True
 
 
@@ -47,6 +48,7 @@ class Collector:
         # integer.
         if event not in self._events:
             finding = make()
+            # A set of lines, because the two threads may come in either order.
             sources = frozenset(one.source for one in (finding.first, finding.second) if one is not None)
             draft = self._drafts.setdefault((finding.kind, finding.array, sources), _Draft(finding, reach))
             if reach > draft.reach:

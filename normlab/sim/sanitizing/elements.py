@@ -73,6 +73,8 @@ class Elements:
         if region.shared:
             if self.locks.held:
                 self.locks.stored(access.epoch.thread, address)
+            # As an atomic would. A plain store to a flag races, and is reported; if it left nothing, every access that
+            # the flag guards would be reported again.
             if access.epoch.thread.fenced_for_block is not NOTHING:
                 region.leave(address, access.epoch.thread)
             for unit in (address,) if size == region.unit else region.units(address, size):
@@ -99,6 +101,7 @@ class Elements:
         region: Region = array.buffer.state
         region.reads_only = False
         thread = access.epoch.thread
+        # Before anything is left or compared: the atomic reads first, and what it learns may order it.
         if region.left:
             access = self._acquired(region, address, access)
         # Kept for the advice alone: it can then say which atomic lacks a fence before it.

@@ -78,8 +78,7 @@ class Finding:
     kind: one of `KINDS`. array, space, index: the memory, its space ("global", "shared" or "local") and the element,
     negative or out of bounds as the kernel gave it; None, None and () if no memory is involved. first, second: what the
     two threads did (second is None if one thread alone made the mistake). count: how often it happened, or at least how
-    often: after 256 races of an instruction at an element, its later accesses there are not compared. benign: a race of
-    writes that all store what the element holds already. advice: what to do, in a sentence.
+    often. benign: a race of writes that all store what the element holds already. advice: what to do, in a sentence.
     """
 
     kind: str
@@ -89,12 +88,14 @@ class Finding:
     first: Act
     second: Act | None
     advice: str
+    # A lower bound: after 256 races of an instruction at an element (shadow.py), its accesses there are not compared.
     count: int = 1
     benign: bool = False
 
     @property
     def lines(self) -> tuple[int, ...]:
         """The numbers of the lines involved, in ascending order, each once."""
+        # An act has no line if its thread has returned, is absent or has not begun.
         return tuple(sorted({act.line for act in (self.first, self.second) if act is not None and act.line}))
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,11 +114,13 @@ class Finding:
         }
 
     def __str__(self) -> str:
-        """Return the finding in four to seven lines."""
+        """Return the finding in four to six lines."""
         times = "once" if self.count == 1 else f"{self.count:,} times"
         place = f"[{', '.join(map(str, self.index))}]" if self.index else ""  # a record has no axes
+        # A barrier or a shuffle has no array: the heading is then the kind alone.
         where = "" if self.array is None else f" on {self.space} {self.array}{place}"
         equal = " of equal values" if self.benign else ""
+        # The source line of an act has its own indentation, deeper than the act's two spaces.
         acts = "\n".join(f"  {act}" for act in (self.first, self.second) if act is not None)
         return f"{self.kind}{equal}{where}, {times}\n{acts}\n  {self.advice}"
 
@@ -139,10 +142,12 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as what JSON has: numbers, texts, lists and dictionaries."""
+        # With `ok`, so that a program that reads the JSON need not know which races are benign.
         return {"kernel": self.kernel, "ok": self.ok, "findings": [finding.as_dict() for finding in self.findings]}
 
     def __repr__(self) -> str:
         """Return the kernel's name and the kinds of the findings."""
+        # In a line, as a debugger or a failed assertion shows it; `print` gives the findings themselves.
         kinds = Counter(finding.kind for finding in self.findings)
         listed = ", ".join(kind if count == 1 else f"{kind} ({count:,})" for kind, count in kinds.items())
         return f"<Report of {self.kernel}: {self._count}{': ' if kinds else ''}{listed}>"
@@ -160,7 +165,9 @@ class Report:
         for number, finding in printed:
             # The first line is the heading, the last one the advice, and source lines in between stay preformatted.
             title, *rest = str(finding).split("\n")
+            # The two spaces indent acts below a heading in text; a <pre> needs only what is deeper than that.
             listing = "\n".join(line.removeprefix("  ") for line in rest[:-1])
+            # Source lines are escaped, because `i < n` would begin a tag.
             parts.append(
                 f"<p><b>{number}. {escape(title)}</b></p><pre>{escape(listing)}</pre><p>{escape(rest[-1])}</p>"
             )
@@ -179,6 +186,7 @@ class Report:
         """Return the numbered findings to print, and lines that say how many more there are."""
         seen: Counter[tuple[str, str | None]] = Counter()
         printed = []
+        # Numbered before any is left out, so that finding 7 of the text is report.findings[6].
         for number, finding in enumerate(self.findings, 1):
             # Forty bad indices of one array are one mistake to a reader; those of another array may be another.
             seen[finding.kind, finding.array] += 1

@@ -15,6 +15,7 @@ def note_hang(blocks: list[Block], watch: Watch, collector: Collector) -> None:
     reasons: dict[tuple[Line | None, str], str] = {}
     seconds: dict[tuple[Line | None, str], Act] = {}
     for thread in (thread for block in blocks for thread in block.threads if thread.operation is not None):
+        # "a spin loop" is one of the operations, and the advice writes "the" before it.
         waits = act(thread.operation.removeprefix("a "), watch.clock(thread), line_at(place_of(thread)))
         # A thousand threads at one line are one place: the first of them is the example.
         key = waits.source, waits.operation
@@ -22,6 +23,7 @@ def note_hang(blocks: list[Block], watch: Watch, collector: Collector) -> None:
             seconds.setdefault(key, waits)
         else:
             places[key], reasons[key] = waits, wanted(thread)
+    # By text, because a line may be None. Every schedule then names the same place first.
     first, *others = sorted(places, key=str)
     advice = "no thread can go on: " + ", and ".join(
         f"the {operation} at line {source and source.number} waits for {reasons[source, operation]}"

@@ -4,8 +4,6 @@ No access can race at an element that no thread writes, so the sanitizer checks 
 argument is an input only if every mention of the parameter in the kernel is a load of one element, its extent, or a
 comparison with None. It must also share no memory with an argument that is no input. Without source, and for records
 and arrays in tuples, an argument is no input.
-
-An array is no input if a `while` waits for one of its elements: the loop waits for a write, and that may race.
 """
 
 import ast
@@ -18,6 +16,7 @@ import numpy as np
 
 from normlab.sim.language.source import definitions_in, functions_in, parsing, source_of
 
+# Attributes that give no way to the elements. Others do: `x.T` and `x.real` are views, which may be stored through.
 EXTENT = {"dtype", "itemsize", "ndim", "shape", "size", "strides"}
 
 
@@ -27,6 +26,7 @@ def inputs_of(code: CodeType, arguments: list[Any], empty: list[np.ndarray]) -> 
     arguments: in order, as the kernel sees them. empty: arrays whose elements count as never written.
     """
     only_read = _only_read(code)
+    # `empty` among the others, because an InputArray does not look whether an element was ever written.
     inputs, others = {}, [*empty]
     for name, argument in zip(code.co_varnames, arguments, strict=False):
         plain = isinstance(argument, np.ndarray) and not argument.dtype.names
@@ -35,6 +35,8 @@ def inputs_of(code: CodeType, arguments: list[Any], empty: list[np.ndarray]) -> 
             inputs[name] = argument
         else:
             others.extend(arrays_in([argument]))
+    # The kernel may store into an input's memory through another argument. `may_share_memory` compares bounds alone:
+    # two interleaved views count as shared, and lose nothing but time.
     return {name for name, array in inputs.items() if not any(np.may_share_memory(array, other) for other in others)}
 
 
@@ -53,7 +55,7 @@ def _only_read(code: CodeType) -> dict[str, set[int]]:
     function = _definition(code)
     if function is None:
         return {}
-    harmless: set[ast.Name] = set()
+    harmless: set[ast.Name] = set()  # nodes, not names: one harmful mention spoils the parameter
     indices: dict[str, set[int]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -70,7 +72,8 @@ def _only_read(code: CodeType) -> dict[str, set[int]]:
             harmless.update(one for one in (node.left, *node.comparators) if isinstance(one, ast.Name))
     # Any other mention, such as an argument of a function or the right side of `y = x`, may lead to a store.
     spoilt = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and node not in harmless}
-    # A variable that an inner function closes over may be stored through there.
+    # A variable that an inner function closes over may be stored through there. An array that a `while` waits for must
+    # count its repeated reads (`Elements.again`), which no InputArray does: the launch would hang without a report.
     spoilt.update(code.co_cellvars, *(_awaited(node) for node in ast.walk(function) if isinstance(node, ast.While)))
     return {name: indices.get(name, set()) for name in code.co_varnames[: code.co_argcount] if name not in spoilt}
 
@@ -87,6 +90,7 @@ def _awaited(loop: ast.While) -> set[str]:
     These are the arrays in its condition, or in the whole loop if the condition is a constant, and the arrays of which
     the loop assigns elements to a variable of the condition.
     """
+    # `while True` ends by a break: any element that the loop reads may decide it.
     deciding: list[ast.AST] = [loop if isinstance(loop.test, ast.Constant) else loop.test]
     names = {node.id for node in ast.walk(loop.test) if isinstance(node, ast.Name)}
     for node in ast.walk(loop):
@@ -112,6 +116,7 @@ def _definition(code: CodeType) -> ast.AST | None:
 @lru_cache(maxsize=64)
 def _definitions(filename: str, source: str) -> dict[CodeType, ast.AST]:
     """Compile a file; return each function's code object → its syntax tree."""
+    # A kernel finds its tree by a code object that equals its own: after an edit of its lines there is none.
     tree = ast.parse(source)
     trees, codes = definitions_in(tree), functions_in(compile(tree, filename, "exec", dont_inherit=True))
     places = ((code, (code.co_name, code.co_firstlineno)) for code in codes)

@@ -17,12 +17,14 @@ def literal_indices(code: CodeType, instruction: int) -> frozenset[int]:
     first, last, begin, end = position_of(code, instruction)
     if first is None or last is None:
         return frozenset()
+    # As bytes, because an instruction's columns count the bytes of UTF-8: a kernel may name its variables in Greek.
     lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
-    if not all(lines):
+    if not all(lines):  # no source, and so no number in it
         return frozenset()
     lines[-1] = lines[-1][:end]  # before the first line is cut, which may be the last one, too
     lines[0] = lines[0][begin:]
     try:
+        # In parentheses, because the piece may have several lines, cut out of the parentheses that allowed that.
         with parsing:
             tree = ast.parse(b"(" + b"".join(lines) + b")", mode="eval").body
     except SyntaxError:  # an assignment, whose instruction spans a statement: `x[-1] += 1`
@@ -31,8 +33,9 @@ def literal_indices(code: CodeType, instruction: int) -> frozenset[int]:
     if isinstance(tree, ast.Subscript):
         indices = [tree.slice]
     elif isinstance(tree, ast.Call):
-        indices = tree.args[1:2]
+        indices = tree.args[1:2]  # of an atomic, of ldcg and the like: the array comes first, then the index
     parts = [part for index in indices for part in (index.elts if isinstance(index, ast.Tuple) else [index])]
+    # The syntax tree has no negative numbers: -1 is a minus applied to the constant 1.
     return frozenset(
         -part.operand.value
         for part in parts

@@ -4,8 +4,7 @@ A thread has taken a lock when a compare-and-swap or an exchange that decides a 
 element. It holds the lock until it changes the element again. If a thread takes lock B while it holds A, A comes before
 B. A circle in this order is a possible deadlock: each thread of the circle may get its first lock, and then all wait.
 
-No circle counts if its threads hold one lock in common around it, if one thread alone makes it, or if barriers of their
-block keep two of its threads apart. A grid sync clears the order.
+A circle whose threads can never wait at the same time does not count (`_at_once`).
 """
 
 from collections.abc import Iterator
@@ -59,8 +58,10 @@ class Locks:
         """Take note that an atomic has changed an element: it may take a lock, or give one back."""
         thread = access.epoch.thread
         held = self.held.get(thread, {})
+        # Any change by the holder counts as giving back: an exchange, a subtraction, a plain store (`Elements`).
         if address in held:
             self.stored(thread, address)
+        # Only where the atomic decides a loop that just waits: a counter's add changes its element, too, but no lock.
         elif in_spin(access.code, access.instruction):
             lock = Lock(buffer, address, access)
             for outer in held.values():
@@ -70,6 +71,7 @@ class Locks:
     def stored(self, thread: ThreadClock, address: int) -> None:
         """Take note that a thread changes an element: a lock that it holds there is free."""
         held = self.held.get(thread)
+        # A thread without locks leaves the table: while the table is empty, plain stores skip this call (elements.py).
         if held is not None and held.pop(address, None) is not None and not held:
             del self.held[thread]
 
@@ -83,6 +85,7 @@ class Locks:
         if circle is not None:
             self._report(circle)
         pairs = self._nested.setdefault(new.outer.address, {}).setdefault(new.inner.address, [])
+        # A thread that takes both locks in a loop is kept once, so that it does not push out other threads.
         if len(pairs) < KEPT and all(one.thread is not new.thread or one.around != new.around for one in pairs):
             pairs.append(new)
 
@@ -120,7 +123,9 @@ class Locks:
 
 def _at_once(one: Nested, other: Nested) -> bool:
     """Return whether two threads may be inside their outer locks at the same time."""
+    # A thread does not wait for itself, and a lock that both hold around their pairs lets one of them in at a time.
     if one.thread is other.thread or one.around & other.around:
         return False
+    # A thread that waits for its inner lock keeps the block from its next barrier: two that wait are in one phase.
     apart = one.thread.block is other.thread.block and one.inner.access.epoch.phase != other.inner.access.epoch.phase
     return not apart

@@ -4,8 +4,8 @@ import dis
 from functools import cache
 from types import CodeType
 
-# What makes threads wait for each other and lets them see each other's writes. Shuffles and votes do not: they order no
-# memory. Asynchronous copies do not either, though "async" ends like "sync".
+# What makes threads wait for each other and lets them see each other's writes. Shuffles and votes are missing, because
+# CUDA promises no order in memory for them. Names are compared whole: `copy_async` ends in "sync" and is no barrier.
 BARRIERS = {"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp"}
 BARRIERS |= {"team_sync", "cluster_sync", "sync", "grid_sync"}
 
@@ -18,10 +18,12 @@ def loops_of(code: CodeType) -> list[tuple[range, bool]]:
     ends: dict[int, int] = {}  # where a loop begins → its last jump back; a `continue` is an earlier one
     for instruction in instructions:
         target = instruction.argval
+        # A jump to an earlier instruction, to the top of a loop. `argval` is the target's offset, resolved by `dis`.
         if instruction.opcode in dis.hasjrel and target <= instruction.offset:
             ends[target] = max(instruction.offset, ends.get(target, 0))
     found = []
     for begin, end in ends.items():
+        # Offsets count bytes, two per instruction, and `lines` has an entry per instruction.
         inside = [number for number in lines[begin // 2 : end // 2 + 1] if number is not None]
         names = [one.argval for one in instructions if begin <= one.offset <= end and isinstance(one.argval, str)]
         found.append((range(min(inside), max(inside) + 1), not BARRIERS.isdisjoint(names)))

@@ -30,6 +30,7 @@ class Meetings:
     def warp(self, group: list[Any]) -> None:
         """Record that a warp operation orders the lanes of `group`."""
         meet([self._watch.clock(thread) for thread in group])
+        # One lane's place stands for all: places passed serve the advice only, never the order.
         self._races.pass_sync(place_of(group[0]), WARP)
 
     def fence(self, thread: Thread, scope: str) -> None:
@@ -50,6 +51,7 @@ class Meetings:
         """Record that the team's barrier `number` orders the threads of `group`."""
         clocks = [self._watch.clock(thread) for thread in group]
         meet(clocks)
+        # Threads of one team have a barrier of their own, which advice may name and `shadow.together` counts on.
         for clock in clocks:
             clock.team = number
         self._races.pass_sync(place_of(group[0]), TEAM)
@@ -62,6 +64,7 @@ class Meetings:
         """Record that what the threads of a cluster did before they arrived precedes what they do after their waits."""
         cluster = blocks[0].cluster
         for block in blocks:
+            # A block may have no thread that waits: all have arrived and run on. They stand at no place to compare.
             if block.at_cluster:
                 self._compare(block.at_cluster)
         self._gathering(cluster).meet(cluster)
@@ -92,9 +95,11 @@ class Meetings:
                 self._some_returned(block, waiting)
             else:
                 self._missing("deadlock", waiting[0], self._watch.clock(first), "thread 0 of the block")
+        # A block that has ended never signals, so on a GPU all others wait for ever. Here they go on after the finding.
         if self._gone is not None:
             self._missing("deadlock", blocks[0].at_grid_sync[0], self._gone, "all threads of another block")
         self._locks.forget()
+        # The clocks forget what came before, so every shadow must: an access kept would race with all later ones.
         pass_grid_sync(self._watch.memory(block).clock for block in blocks)
         for region in self._shadows.regions.values():
             region.forget()
@@ -103,6 +108,7 @@ class Meetings:
 
     def returned(self, thread: Thread) -> None:
         """Keep the thread: a later barrier may wait for it in vain, and then the finding names it."""
+        # Only the last one: a finding needs one example, and the count of the others comes from the block.
         self._watch.memory(thread.block).returned = self._watch.clock(thread)
 
     def block_done(self, memory: BlockMemory) -> None:
@@ -155,6 +161,7 @@ class Meetings:
         """Report two threads that come to one barrier in different turns of a loop."""
         line = line_at(place_of(one))
         first, second = (act(str(each.operation), self._watch.clock(each), line) for each in (one, other))
+        # At one place both threads are in the same loops. Of a function's loops the outermost is compared first.
         pairs = zip(turns, other_turns, strict=False)
         (loop, turn), (_, other_turn) = next((here, there) for here, there in pairs if here != there)
         advice = (

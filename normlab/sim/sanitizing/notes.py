@@ -23,7 +23,8 @@ class Notes:
         """Report an index that is negative or out of bounds; return whether it is out of bounds."""
         outside = False
         positions, name, whole = positions_of(array, key), array.buffer.name, array.buffer.array
-        # A row, a slice or an array in a field. A field's column has the strides of its records, and their extents.
+        # A row, a slice or an array in a field: the advice must not name a shape of the whole array then. A field's
+        # column has the strides of its records, and their extents.
         part = (array.shape, array.strides) != (whole.shape, whole.strides)
         for axis, position, extent in positions:
             if 0 <= position < extent:
@@ -34,6 +35,7 @@ class Notes:
                 continue
             outside = outside or kind == "out-of-bounds"
 
+            # The defaults keep the loop's variables of this axis.
             def make(kind: str = kind, wrong: tuple = (axis, position, extent)) -> Finding:
                 return Finding(
                     kind,
@@ -45,20 +47,19 @@ class Notes:
                     against_index(kind, name, part, *wrong),
                 )
 
+            # The event has no index: a loop that runs past the end is one mistake, and its first index the example.
             self._collector.add((kind, name, id(access.code), access.instruction), access.code, make)
         return outside
 
     def garbage(self, operation: str, buffer: Buffer, address: int, access: Access) -> None:
-        """Report a read of an element that was never written.
-
-        If several threads can reach the memory, the report waits until `settle`: another thread may still write the
-        element without being ordered with the read, and then the race is the finding.
-        """
+        """Report a read of an element that was never written: at once, or in `settle` if other threads reach it."""
         region: Region = buffer.state
         if not region.shared:
             self._note_garbage(operation, buffer, address, access)
             return
+        # Another thread may still write the element without being ordered with the read: then the race is the finding.
         pending = region.pending.setdefault(address, [])
+        # A loop that polls the element repeats one access, which is kept once.
         if not pending or pending[-1][1] is not access:
             pending.append((operation, access, buffer))
 
@@ -76,5 +77,6 @@ class Notes:
             index = index_of(buffer, address)
             return Finding("uninitialized-read", buffer.name, buffer.space, index, first, None, advice)
 
+        # By the instruction and not by the element: an array read before it is filled is one mistake.
         event = "uninitialized-read", buffer.name, id(access.code), access.instruction
         self._collector.add(event, access.code, make)

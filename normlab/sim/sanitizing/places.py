@@ -18,6 +18,7 @@ def place_of(thread: Any) -> Place:
         if KERNEL_MARK in frame.f_globals:
             found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
+    # Outermost first, so that `parting_lines` compares the same level of calls in two places.
     return tuple(reversed(found))
 
 
@@ -28,6 +29,7 @@ def line_at(place: Place) -> Line | None:
 
 def parting_lines(one: Place, other: Place) -> tuple[Line | None, Line | None]:
     """Return the lines of the outermost calls in which two places differ."""
+    # Two threads may stand in one device function, called from two branches: the kernel's lines tell them apart.
     for mine, theirs in zip(one, other, strict=False):
         if mine[0] is not theirs[0] or mine[1] != theirs[1]:
             return line_of(*mine), line_of(*theirs)

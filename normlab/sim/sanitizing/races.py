@@ -57,7 +57,8 @@ class Races:
             reach = _reach(epoch.thread.issuer, other_epoch.thread.issuer)
             under_way = isinstance(other_epoch.thread, CopyClock)
 
-            # A finding is made once for many equal events, and later. The defaults keep the loop's variables of now.
+            # `Collector.add` calls it at once, if at all: for the first of many equal events. The defaults keep the
+            # loop's variables of this turn.
             def make(
                 one: tuple[str, Access] = (self._named(other_operation, other), other),
                 reach: int = reach,
@@ -69,8 +70,10 @@ class Races:
                     return Finding("race", buffer.name, buffer.space, index, copy, act, advice)
                 return self._race(one, me, buffer, address, reach)
 
+            # With `reach`: two lines may race within a warp and between blocks, and the collector keeps the wider race.
             where = id(code), instruction, id(other_code), other_instruction
             event = "race", buffer.name, *where, reach, under_way
+            # Only beside another write: a read or an atomic shows in which order the two came.
             benign = same_value and other_operation == "write"
             self._collector.add(event, (code, other_code), make, benign, reach)
 
@@ -88,16 +91,19 @@ class Races:
         """
         line = self._signal(one[1], other[1], address, reach)
         signal = None if line is None else (act_of(*one), line)
+        # By lines from here on, so that every schedule gives the same finding; `_signal` needed the order in time.
         one, other = sorted((one, other), key=lambda side: (act_of(*side).line or 0, side[0]))
         first, second = act_of(*one), act_of(*other)
         code, other_code = one[1].code, other[1].code
         barriers = [
             line_of(its_code, instruction).number
             for (_, instruction, its_reach), its_code in self._passed.items()
+            # Lines of one function can be compared, and a barrier for fewer threads than these two orders nothing.
             if its_code is code is other_code and its_reach >= reach
         ]
         # A barrier between the lines has ordered them within a turn, so the race is with the loop's next turn.
         next_turn = any((first.line or 0) < line < (second.line or 0) for line in barriers)
+        # A line such as `s[i] = s[i + 1]` reads and writes: in a loop without a barrier two turns of it meet.
         in_loop = (
             first.line == second.line
             and first.operation != second.operation
@@ -147,5 +153,6 @@ def _reach(one: ThreadClock, other: ThreadClock) -> int:
     if one.block is other.block:
         if one.warp == other.warp:
             return WARP
+        # 0 is no team: threads that have met at no team's barrier have only the block's in common.
         return TEAM if one.team == other.team > 0 else BLOCK
     return CLUSTER if one.block.cluster is other.block.cluster else GRID

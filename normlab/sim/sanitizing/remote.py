@@ -31,6 +31,7 @@ class Remote:
             # Until the cluster's barrier has been passed, or by a thread that has arrived there and not waited.
             if not owner.cluster.meetings or self._watch.cuda.current.arrival == 0:
                 access = self._watch.access(sys._getframe(1))
+                # Any thread stands for the block: none of them has done anything that this thread knows of.
                 first = owner.warps[0].threads[0]
                 event = "race", array.buffer.name, id(access.code), access.instruction, "not begun"
                 index = _index(array, key)
@@ -53,6 +54,7 @@ class Remote:
         for region in memory.regions:
             if region.reached:
                 self._outlived(region, memory)
+        # A block alone in its cluster is reached by no other: not kept, or memory would grow with the grid.
         if len(block.cluster.blocks) > 1:
             self._ended[block] = memory
 
@@ -64,6 +66,7 @@ class Remote:
         for operation, table in (("read", region.reads), ("write", region.writes), ("atomic", region.atomics)):
             for address, several in table.items():
                 for access in several if isinstance(several, list) else [several]:
+                    # `issuer`, because a copy's own clock belongs to no block of the launch (`CopyClock`).
                     foreign = access.epoch.thread.issuer.block is not memory.clock
                     if foreign and not any(before(access.epoch, end) for end in ends):
                         index = index_of(region.buffer, address)

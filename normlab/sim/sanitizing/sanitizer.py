@@ -30,6 +30,7 @@ class Sanitizer(Observer):
     """Watches one launch."""
 
     array_class = WatchedArray
+    # Counters in the kernel's loops: `Meetings` compares in which turns threads come to a barrier.
     source_marks = (TurnMarks,)
 
     def __init__(self, uninitialized: Sequence[np.ndarray], inputs: Container[str]):
@@ -103,6 +104,7 @@ class Sanitizer(Observer):
 
     def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> ObservedArray:
         """Return a new shared or local array, in the memory of `block`, as the kernel sees it."""
+        # Kept of `made` is its buffer: `Shadows.add` has given it the region that an OwnArray looks into.
         made = super().made(array, name, space, address, block)
         return OwnArray(array, made.buffer, self, address) if space == "local" else made
 
@@ -116,6 +118,7 @@ class Sanitizer(Observer):
     def meeting(self, group: list[Any]) -> None:
         """Record that a warp operation orders its lanes."""
         self._meetings.warp(group)
+        # The shuffle is answered after this: `refuse_shuffle` then knows whether the lane's mask is reported already.
         self._lanes.meet(group[0])
 
     def block_done(self, block: Block) -> None:
@@ -126,7 +129,7 @@ class Sanitizer(Observer):
             self._notes.settle(region)
         self._remote.end(block, memory)
         # The threads' clocks point to the block's clock and back. Without this cut, their memory would stay until
-        # Python's next search for cycles.
+        # Python's next search for cycles. Last, because `Remote.end` asks these clocks.
         memory.clock.threads.clear()
 
     def hangs(self, blocks: list[Any]) -> None:

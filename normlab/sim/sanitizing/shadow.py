@@ -88,6 +88,7 @@ class Region:
 
     def forget(self) -> None:
         """Forget all accesses after a barrier of all threads that can reach the memory."""
+        # `garbage` and `pending` stay: a barrier writes nothing, and a read of garbage before it is a mistake still.
         for known in (self.reads, self.writes, self.atomics, self.polls, self.left, self.races, self.settled):
             known.clear()
 

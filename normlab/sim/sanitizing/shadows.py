@@ -33,6 +33,7 @@ class Shadows:
             buffer.state = block.dynamic
             return
         region = buffer.state = Region(buffer.address, unit, shared=buffer.space == "shared")
+        # All of the dynamic memory: an array of a smaller dtype reaches the bytes that this one's elements leave over.
         size = buffer.block.shared["dynamic"].nbytes if dynamic else array.nbytes
         region.garbage = bytearray([GARBAGE]) * size
         region.reads_only = False

@@ -20,7 +20,7 @@ class Comparison:
 
         Raises TypeError for labels that are no two strings, ValueError for two that are the same.
         """
-        self.one, self.other = one, other
+        self.one, self.other = one, other  # `draw_comparison` names their launch configurations, too
         self.labels = _names_of(one, other) if labels is None else _two_labels(labels)
         # METRICS has 30 names, and most kernels use a few: a row of zeros says nothing.
         names = [name for name in METRICS if one.metrics[name] or other.metrics[name]]
@@ -42,6 +42,7 @@ class Comparison:
     def __str__(self) -> str:
         """Return the table as text, with short titles if a terminal is too narrow for the full names."""
         width, text = terminal_width(sys.stdout), aligned(self.rows(), left=1)
+        # Full names, such as Nsight Compute takes, have up to 68 characters. A file (width None) always gets them.
         if width is None or max(map(len, text.split("\n"))) <= width:
             return text
         return aligned(self.rows(short=True), left=1)
@@ -51,12 +52,14 @@ class Comparison:
 
 
 def _names_of(one: TraceData, other: TraceData) -> tuple[str, str]:
+    # Two configurations of one kernel are compared often: columns of one name could not be told apart.
     if one.kernel != other.kernel:
         return one.kernel, other.kernel
     return f"{one.kernel} (1)", f"{other.kernel} (2)"
 
 
 def _two_labels(labels: Any) -> tuple[str, str]:
+    # Not any two entries: "ab" is a sequence of two strings, too.
     given = labels if isinstance(labels, (tuple, list)) else ()
     if len(given) != 2 or not all(isinstance(label, str) for label in given):
         raise TypeError(f"labels takes two strings, one for each trace, not {labels!r}")

@@ -18,6 +18,7 @@ class Memory:
 
     def add(self, other: "Memory") -> None:
         """Add the counters of `other`."""
+        # All counters are sums over requests, so those of lines or operations simply add up.
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -46,6 +47,7 @@ class Counts:
 
         Spaces are "global", "shared" and, for shared memory of another block of the cluster, "dshared".
         """
+        # Made when asked for: a line uses one or two of a dozen pairs, and metrics may ask for any.
         key = space, operation
         if key not in self.memory:
             self.memory[key] = Memory()
@@ -68,6 +70,7 @@ class Counts:
 
     def metrics(self) -> dict[str, float]:
         """Return every metric by its name; a ratio over nothing is 0."""
+        # All of them, also those that are 0: two traces then have the same names, in the same order.
         return {name: metric.value(self) for name, metric in METRICS.items()}
 
 
@@ -87,7 +90,7 @@ def _ratio(above: float, below: float) -> float:
 def _of_global(operation: str, word: str, of: Callable[[Counts], Memory]) -> dict[str, Metric]:
     return {
         # The names are those that `ncu --metrics` takes on sm_90, so that a profile and a trace can be laid side by
-        # side.
+        # side. `tests/hardware` compares the values on an H200.
         f"l1tex__t_requests_pipe_lsu_mem_global_op_{operation}.sum": Metric(
             lambda counts: of(counts).requests,
             f"{operation} requests",
@@ -97,6 +100,7 @@ def _of_global(operation: str, word: str, of: Callable[[Counts], Memory]) -> dic
         f"l1tex__t_sectors_pipe_lsu_mem_global_op_{operation}.sum": Metric(
             lambda counts: of(counts).sectors,
             f"{operation} sectors",
+            # At the level of requests, before L1: Nsight's counter, too, does not ask whether a sector is cached.
             f"Global {word}: 32-byte sectors that the requests touch, each once a request, cached or not. Arrays are "
             "taken to begin at a multiple of 32 bytes, as every allocation does.",
         ),
@@ -117,6 +121,7 @@ def _of_shared(operation: str, word: str) -> dict[str, Metric]:
             "of one bank, or more than 128 bytes together.",
         ),
         f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{operation}.sum": Metric(
+            # Above the fewest and not above 1: a load of 16 bytes per lane takes four wavefronts without any conflict.
             lambda counts: counts.of("shared", operation).wavefronts - counts.of("shared", operation).fewest,
             f"shared {operation} conflicts",
             f"Shared {word}: wavefronts above the fewest that the lanes could take: one, two for 8 bytes per lane, "
@@ -174,6 +179,7 @@ METRICS: dict[str, Metric] = {
     **_of_other_blocks("st", "stores"),
     **{
         f"normlab__bytes_unique_mem_global_op_{operation}.sum": Metric(
+            # As a default value: without it both functions would see the comprehension's last operation.
             lambda counts, operation=operation: getattr(counts.unique, operation),  # type: ignore[misc]
             f"{operation} unique bytes",
             f"Bytes of global memory with at least one {word}, under whatever name: the compulsory traffic, if caches "
@@ -182,6 +188,7 @@ METRICS: dict[str, Metric] = {
         for operation, word in (("ld", "load"), ("st", "store"))
     },
     **{
+        # A copy to shared memory (ldgsts) moves its bytes as a load does, so the two are one sum.
         f"normlab__bytes_moved_mem_global_op_{kinds[0]}.sum": Metric(
             lambda counts, kinds=kinds: (
                 SECTOR  # type: ignore[misc]
@@ -194,6 +201,7 @@ METRICS: dict[str, Metric] = {
         for kinds, word in ((("ld", "ldgsts"), "loads and asynchronous copies"), (("st",), "stores"))
     },
     "normlab__atomics_mem_global.sum": Metric(
+        # Lanes and not requests: one lane's atomic and 32 lanes' on one address are a request each.
         lambda counts: counts.of("global", "atom").lanes,
         "global atomics",
         "Atomic operations on global memory, each lane's; the hardware may combine those of a warp.",
@@ -224,6 +232,7 @@ METRICS: dict[str, Metric] = {
     ),
     "normlab__average_lanes_per_request.ratio": Metric(
         lambda counts: _ratio(
+            # Over all spaces and operations: what is asked is how many lanes of a warp are active at all.
             sum(memory.lanes for memory in counts.memory.values()),
             sum(memory.requests for memory in counts.memory.values()),
         ),

@@ -24,6 +24,7 @@ class LineCounts:
 
     def __repr__(self) -> str:
         """Return the line, and its metrics that are not 0 under their short titles."""
+        # Most of a line's 28 metrics are 0.
         told = [f"{shown(name)} {number(value)}" for name, value in self.metrics.items() if value]
         return f"<line {self.line.number}: {self.line.text or NO_SOURCE} ({', '.join(told)})>"
 
@@ -44,7 +45,7 @@ class TraceData:
         self.kernel, self.file = launch.function.__name__, launch.function.__code__.co_filename
         self.first_line = launch.function.__code__.co_firstlineno
         self.grid, self.block, self.cluster = tuple(launch.grid), tuple(launch.block), launch.cluster
-        self.heat: list[Heat] = list(recorder.heat.values())
+        self.heat: list[Heat] = list(recorder.heat.values())  # in the order in which the kernel meets the arrays
         self.flows = recorder.flows
         # A trace is kept for long: without this it would keep every thread of the first block, with its frames.
         self.flows.end()
@@ -65,10 +66,8 @@ class TraceData:
         return prod(self.grid)
 
     def by_line(self) -> list[LineCounts]:
-        """Return the metrics of every line that accessed memory or synchronised; lines of the kernel's file come first.
-
-        Unique bytes are left out: they are counted for whole launches only.
-        """
+        """Return the metrics of every line that accessed memory or synchronised, those of the kernel's file first."""
+        # Without unique bytes: they are counted for the whole launch, because two lines may touch the same byte.
         return [
             LineCounts(line, {name: value for name, value in counts.metrics().items() if "unique" not in name})
             for line, counts in sorted(self._lines.items(), key=lambda item: self._place(item[0]))
@@ -76,6 +75,7 @@ class TraceData:
 
     def _place(self, line: Line) -> tuple[bool, str, int]:
         """Return the key that lines are sorted by."""
+        # False sorts before True, so the kernel's own file comes first.
         return line.file != self.file, line.file, line.number
 
     def requests(
@@ -88,6 +88,7 @@ class TraceData:
         Raises ValueError when nothing was kept of such requests, saying what there is, and for another operation;
         TypeError for a line that is no int.
         """
+        # bool is a subclass of int in Python: True would pass for line 1.
         if isinstance(line, bool) or not isinstance(line, int):
             raise TypeError(f"line is the number of a line of the kernel's source, an int, not {line!r}")
         if operation is not None and operation not in OPERATIONS:
@@ -100,6 +101,7 @@ class TraceData:
                 # costliest, too.
                 found += kept.all or ([kept.first] if kept.first is kept.worst else [kept.first, kept.worst])
         if not found:
+            # The usual reason is a number that is off by a line, so the error lists the lines that made requests.
             asked = " ".join(f"{word} {value!r}" for word, value in (("of", array), ("by", operation)) if value)
             raise ValueError(
                 f"line {line} of kernel {self.kernel!r} made no memory request {asked}".rstrip()
@@ -117,6 +119,8 @@ class TraceData:
 
     def array(self, name: str) -> Heat:
         """Return the access counts of the array that the kernel calls `name`; raises ValueError if there is none."""
+        # The first array of the name: shared memory of other blocks (space "dshared") has the name of the block's own,
+        # and is met later.
         for heat in self.heat:
             if heat.name == name:
                 return heat

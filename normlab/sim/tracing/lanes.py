@@ -1,9 +1,7 @@
 """Count the requests of a launch that the vectorised engine runs: all lanes of many blocks access memory at once.
 
-The engine hands over the places that the lanes of a statement access, as one vector. Lanes of one warp in one vector
-are one request, so no lane needs a path (language/paths.py). What the counters do not need is put into the order of the
-scheduler afterwards: which request was the first of its line, and in which order values went from thread to thread. The
-scheduler itself has another order where its threads give way in turns, after 64 atomics.
+The engine hands over the places that the lanes of a statement access, as one vector. The counters need no order. Two
+things need that of the scheduler, and get it afterwards: which request of a line was first, and the flows of values.
 """
 
 import ast
@@ -24,37 +22,37 @@ from normlab.sim.tracing.log import Groups
 from normlab.sim.tracing.sites import RANK_SPACING, Site
 
 LONG = 1 << 20  # accesses that are counted together: 100 MB
-SOME = 1 << 12
+SOME = 1 << 12  # events that become Python numbers together (`_follow`)
 AFTER_LANES, AFTER_WARPS = 32, 1 << 30  # a meeting comes after the lanes of its warp, a barrier after the warps
 
 
 class Seen(NamedTuple):
-    """An array that is traced. `start`: the address of place 0; `period`: elements of a block, 0 for global memory."""
+    """An array that is traced."""
 
     buffer: Buffer
-    start: int
-    period: int
+    start: int  # the address of place 0
+    period: int  # in elements, how far apart two blocks' arrays lie in the chunk's memory; 0 for global memory
 
 
 class Access(NamedTuple):
-    """What the lanes `ids` of the chunk that begins with block `first` did at once: at `places`, in turn `turn`."""
+    """What the lanes `ids` of a chunk did at once."""
 
-    turn: int
-    first: int
+    turn: int  # how many events the engine had told of before
+    first: int  # the chunk's first block
     ids: np.ndarray
     moment: tuple[Any, Any]  # pass and round (vectorised/rounds.py): an int for all lanes, or an array
-    places: Any
+    places: Any  # in elements from the beginning of the array's memory; an int, or one for each lane
 
 
 class Meeting(NamedTuple):
-    """Threads of the first block that met; `sources`: for each, the thread whose value it got by a shuffle."""
+    """Threads of the first block that met."""
 
     turn: int
     ids: np.ndarray
     moment: tuple[Any, Any]
     line: Line
     level: str  # "warp", "team", or "block" for the barrier of all threads of a block or cluster
-    sources: np.ndarray | None
+    sources: np.ndarray | None  # of a shuffle: for each thread, the one whose value it got
 
     def events(self, flows: Flows) -> Iterator[tuple[tuple[int, int, int, int], Callable]]:
         """Return for each group of threads that met when it did, and what tells `flows`."""
@@ -84,17 +82,17 @@ class LaneRecorder:
         self.threads = block.x * block.y * block.z
         self.warps = WarpNumbers(grid, -(-self.threads // 32))
         self._sites: dict[tuple, Any] = {}  # by what tells them apart → Site, until they have a number
-        self._accesses: dict[tuple, list[Access]] = {}
-        self._numbers: dict[tuple, int] = {}
-        self._shared: dict[Any, Seen] = {}
+        self._accesses: dict[tuple, list[Access]] = {}  # by the key of their site, since the last count
+        self._numbers: dict[tuple, int] = {}  # by the key of a site: its number in the tally
+        self._shared: dict[Any, Seen] = {}  # by the call that makes the array
         self._remote: dict[Buffer, Seen] = {}  # by the block's own array: the same array in other blocks
         self._found: dict[tuple, tuple] = {}  # shared arrays, also of other blocks → where the scheduler finds them
         self._shared_count = 0  # of entries that the scheduler's block would have
         self._meetings: list[Meeting] = []
         self._rows: list[np.ndarray] = []  # of the first block's events: see `_follow`
-        self._functions: list[Callable] = []
+        self._functions: list[Callable] = []  # which tell the flows of these events
         self._slots: dict[tuple[int, int], np.ndarray] = {}  # of the lanes that are logged
-        self._logged = 0
+        self._logged = 0  # accesses since the last count
         self._grid_syncs = 0
         self._turn = -1  # of the last access
 
@@ -127,6 +125,7 @@ class LaneRecorder:
         machine, ids = frame.lanes.machine, frame.lanes.ids
         order = machine.rounds.order(ids)
         first = ids[:1] if order is None else ids[order[:1]]
+        # The chunk before its keys, because these number the blocks within the chunk.
         keys = machine.rounds.keys(first, machine.rounds.of(first))
         when = self._grid_syncs, machine.first, *(int(key[0]) for key in reversed(keys)), machine.launch.told
         key = buffer.space, buffer.name, buffer.array.shape, buffer.address
@@ -163,11 +162,8 @@ class LaneRecorder:
         return key
 
     def reached(self, frame: Any, array: Any, places: Any, ranks: Any, operation: str) -> None:
-        """Log that each lane of a frame accesses, at its place, the array that the block with a rank has.
-
-        As in `Recorder.remote`, loads from the block's own memory count as others of shared memory.
-        """
-        own = (ranks == frame.lanes.numbers("clusterrank")) & (operation == "ld")
+        """Log that each lane of a frame accesses, at its place, the array that the block with a rank has."""
+        own = (ranks == frame.lanes.numbers("clusterrank")) & (operation == "ld")  # as in `Recorder.remote`
         places = np.broadcast_to(places, len(ranks))
         if own.any():
             self.accessed(frame.child(np.flatnonzero(own)), array, places[own], operation, 1)
@@ -179,7 +175,7 @@ class LaneRecorder:
             self._recorder.add(there)
             self._remote[buffer] = Seen(there, array.seen.start, 0)
         remote, others = array.viewed(array.shape, array.strides, array.offset), frame.child(np.flatnonzero(~own))
-        remote.seen = self._remote[buffer]
+        remote.seen = self._remote[buffer]  # of a view, because the array itself is still the block's own
         self._finds(others, remote.seen.buffer)
         places = (places + ranks * (RANK_SPACING // array.dtype.itemsize))[~own]
         self.accessed(others, remote, places, operation, 1)
@@ -193,14 +189,15 @@ class LaneRecorder:
             self._recorder.tally.sites += [self._sites[key][0]] * self._sites[key][0].parts
         heat = self._recorder.heat
         for key in sorted(self._found, key=self._found.__getitem__):
-            heat[key] = heat.pop(key)
+            heat[key] = heat.pop(key)  # to the end of the dict
         for key in sorted(logs, key=self._numbers.__getitem__):
             site = self._sites[key][0]
             for part in range(site.parts):
                 table, groups = logs[key].numbered(self._numbers[key] + part, self._grid_syncs)
-                table[:, 3] += part * site.size
+                table[:, 3] += part * site.size  # an imaginary part follows the real part in memory
                 self._recorder.tally.add(table, groups)
         kept = self._recorder.tally.kept
+        # As the scheduler comes to them. The second number of `began` is a site's and no time (`Log.numbered`).
         for one in sorted(kept, key=lambda one: (kept[one].began[0], kept[one].began[2:])):
             kept[one] = kept.pop(one)
         if self._recorder.flows.block:
@@ -231,7 +228,7 @@ class LaneRecorder:
 
     def _slots_of(self, access: Access) -> np.ndarray:
         """Return 32 times the number of its warp in the grid, plus its lane, for each lane."""
-        key = access.first, id(access.ids)
+        key = access.first, id(access.ids)  # its own: all arrays of ids are alive until `count` clears `_slots`
         if key not in self._slots:
             block, thread = np.divmod(access.ids, self.threads)
             self._slots[key] = (access.first + block) * (32 * self.warps.of_a_block) + thread
@@ -288,7 +285,7 @@ class LaneRecorder:
         machine = frame.lanes.machine
         if machine.first or not self._recorder.flows.block:
             return
-        count = int(np.searchsorted(ids, self.threads))
+        count = int(np.searchsorted(ids, self.threads))  # the numbers rise, so the first block's come first
         if count:
             passes, rounds = machine.rounds.of(ids)
             moment = _part(passes, count), _part(rounds, count)
@@ -296,10 +293,7 @@ class LaneRecorder:
             self._meetings.append(Meeting(machine.launch.told, ids[:count], moment, line, level, given))
 
     def _follow(self, logs: dict[tuple, "Log"], end: int | None) -> None:
-        """Follow which values go from thread to thread of the first block, in the order of the scheduler.
-
-        end: the pass whose events wait, because some are still to come; None for no such pass.
-        """
+        """Follow values through the first block in the scheduler's order, as far as pass `end`, or to the last pass."""
         flows, rows, functions = self._recorder.flows, self._rows, self._functions
         # The columns: pass, warp, round, lane, turn; thread and address; the number of the event's function.
         for key, log in logs.items():
@@ -316,9 +310,11 @@ class LaneRecorder:
         if not rows:
             return
         table = np.concatenate(rows, axis=1)
+        # The events of pass `end` and later ones wait, because some threads have not come to theirs yet.
         ready = np.ones(table.shape[1], np.bool_) if end is None else table[0] < end
-        self._rows = [table[:, ~ready]]
+        self._rows = [table[:, ~ready]]  # whose functions stay in the list, under the same numbers
         table = table[:, ready]
+        # The scheduler has another order if one of its threads gives way after 64 atomics (machine/scheduler.py: TURN).
         order = np.lexsort(table[4::-1])
         for first in range(0, len(order), SOME):  # in parts, because the flows have a limit that is soon reached
             for thread, address, number in zip(*table[5:, order[first : first + SOME]].tolist(), strict=True):
@@ -345,12 +341,14 @@ class Log:
         self.columns = columns
         turn, slot, _, passes, rounds = columns
         warp = slot // 32
+        # Lanes of one warp in one vector are one request, so no lane needs a path (language/paths.py).
         begins = np.ones(len(turn), np.bool_)
         begins[1:] = (turn[1:] != turn[:-1]) | (warp[1:] != warp[:-1])
         self._group, self._first = np.cumsum(begins) - 1, np.flatnonzero(begins)
         first = self._first
         block, passes = warp[first] // warps, passes[first]
         phase = passes // CLUSTER_PASSES
+        # The last key counts most. In a round each lane runs to its stop before the next, so slots come before turns.
         keys = turn[first], slot[first], rounds[first], warp[first], passes, block, phase, block // cluster
         order = np.lexsort(keys)
         self._rank = np.empty_like(order)
@@ -373,7 +371,7 @@ class WarpNumbers:
 
     def __init__(self, grid: Any, warps: int):
         """Count `warps` warps per block."""
-        self._grid, self.of_a_block = grid, warps
+        self._grid, self.of_a_block = grid, warps  # and no list, which would be as long as the grid
 
     def __getitem__(self, number: int) -> tuple[tuple[int, int, int], int]:
         """Return (index of the block, position of the warp)."""

@@ -33,6 +33,7 @@ class Groups:
 
     def part(self, chosen: np.ndarray) -> tuple[np.ndarray, "Groups"]:
         """Return the numbers of the requests whose events are `chosen`, and these requests as Groups, numbered anew."""
+        # Whole requests: `chosen` depends on the site, and a request has one site. So `lanes` stays what it is.
         first, group = _numbered(self.group[chosen])
         numbers = self.group[chosen][first]
         return numbers, Groups(self.site[numbers], self.lanes[numbers], group, first)
@@ -179,7 +180,9 @@ def _halved(groups: Groups, lane: np.ndarray, address: np.ndarray) -> np.ndarray
 
 
 def _pair(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return a number for each pair of entries; two pairs get the same number only if they are equal."""
+    """Return a number for each pair of entries, which tells pairs apart; `other` has no negative entry."""
+    # Exact unless the product is beyond 64 bits, where NumPy wraps it around. That happens only with paths, which are
+    # hashes of 64 bits: two pairs may then get one number by chance, as two paths may.
     return one * (int(other.max()) + 1) + other
 
 

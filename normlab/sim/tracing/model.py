@@ -13,7 +13,8 @@ WORD = 4  # bytes a bank gives in one wavefront
 
 def units(addresses: Iterable[int], size: int, unit: int) -> set[int]:
     """Return the numbers of the `unit`-byte units that accesses of `size` bytes at `addresses` touch."""
-    # An aligned access of at most a unit's bytes lies within one unit: the usual case, without the inner loop.
+    # An aligned access of at most a unit's bytes lies within one unit, because both sizes are powers of two: the usual
+    # case, without the inner loop.
     if size <= unit and all(address % size == 0 for address in addresses):
         return {address // unit for address in addresses}
     return {n for address in addresses for n in range(address // unit, (address + size - 1) // unit + 1)}
@@ -25,15 +26,13 @@ def sectors(addresses: Sequence[int], size: int) -> int:
 
 
 def lanes_together(lanes: Sequence[int], addresses: Sequence[int], size: int, loads: bool) -> int:
-    """Return how many neighbouring lanes (active or not) the shared memory serves in one phase: 32, 16 or 8.
-
-    A wavefront carries 128 bytes, so lanes of 8 bytes are served by half warps, lanes of 16 bytes by quarter warps. If
-    every lane loads the same address as lane ^ 1, or every lane the same as lane ^ 2, the lanes need half as many
-    bytes, and twice as many lanes are served in a phase. A lane that takes no part agrees with any address. Stores do
-    not share phases in this way. Measured on an H200, on the patterns of `tests/hardware/shared_kernels.py`.
-    """
+    """Return how many neighbouring lanes (active or not) the shared memory serves in one phase: 32, 16 or 8."""
+    # A wavefront carries 128 bytes, so lanes of 8 bytes are served by half warps, lanes of 16 bytes by quarter warps.
     together = 32 if size <= WORD else 32 * WORD // size
     wanted = dict(zip(lanes, addresses, strict=True))
+    # If every lane loads the same address as lane ^ 1, or every lane the same as lane ^ 2, the lanes need half as many
+    # bytes, and twice as many lanes are served in a phase. Stores do not share phases in this way. Measured on an H200,
+    # on the patterns of `tests/hardware/shared_kernels.py`.
     # A lane that takes no part agrees with any: `get` gives the lane's own address for it.
     agree = (all(wanted.get(lane ^ other, at) == at for lane, at in wanted.items()) for other in (1, 2))
     return 2 * together if loads and size > WORD and any(agree) else together

@@ -1,11 +1,7 @@
 """Define the observer of `trace`: it logs the accesses of single lanes, which the tally groups into warps' requests.
 
-`lanes` gives what counts in its place if the vectorised engine runs the launch (lanes.py).
-
-When the log is long, the recorder counts the requests of all warps that have ended or stand at a barrier; it counts the
-rest at the end of the launch. It then forgets them, except the first and the costliest request of every line, and all
-requests of the lines that `keep` names. Memory grows with the kernel's source, its arrays, and the accesses of a warp
-between two barriers.
+`lanes` gives what counts in its place if the vectorised engine runs the launch (lanes.py). A trace keeps the first and
+the costliest request of every line, and all requests of the lines that `keep` names.
 """
 
 import sys
@@ -28,7 +24,9 @@ from normlab.sim.tracing.log import Log
 from normlab.sim.tracing.sites import RANK_SPACING, Site, Sites, TracedArray
 from normlab.sim.tracing.tally import Tally, Warps
 
-LONG = 1 << 18  # accesses in the log: 8 MB
+# A log of this length is counted before the launch ends, and forgotten, so that memory does not grow with the run time.
+# It grows with the kernel's source, its arrays, and the accesses that a warp makes between two barriers.
+LONG = 1 << 18  # accesses: 8 MB
 
 
 class Recorder(Observer):
@@ -36,7 +34,7 @@ class Recorder(Observer):
 
     array_class: type[ObservedArray] = TracedArray
     source_marks: tuple[type[NodeTransformer], ...] = (PathMarks,)
-    follows_flows = True
+    follows_flows = True  # False in a subclass that shows no tree of values (course/costs.py), to save time
     paths: Paths  # from `attach` on
 
     def __init__(self, keep: Collection[int]):
@@ -53,17 +51,21 @@ class Recorder(Observer):
         super().attach(cuda)
         self.paths = Paths(cuda)
         self._begin(self.paths.warps)
+        # After `_begin`, because the function holds what `_begin` makes. Before the launch's arrays are made, because
+        # each of them takes `note` along.
         self.note = self._recording()
 
     def _begin(self, warps: Warps) -> None:
         """Start all counters at 0."""
+        # Called more than once for some launches: the vectorised engine may restart one, or leave it to the scheduler
+        # in the middle. Nothing that an attempt has counted may stay.
         self.heat: dict[tuple, Heat] = {}
         self.flows = Flows()
         self._sites: list[Site] = []
         self._sites_of: dict[tuple, Sites] = {}
         self._site_numbers: dict[tuple, int] = {}
         self.tally = Tally(self._keep, self._sites, warps)
-        self._lanes: LaneRecorder | None = None
+        self._lanes: LaneRecorder | None = None  # None: the scheduler runs the launch, and the log has its accesses
 
     def lanes(self, cuda: Any, cluster: int) -> LaneRecorder:
         """Return what counts for this recorder, from 0 on, what the vectorised engine tells of the launch of `cuda`."""
@@ -75,6 +77,8 @@ class Recorder(Observer):
         """Start all counters at 0, for what the vectorised engine tells `lanes`."""
         self._begin(lanes.warps)
         if self.follows_flows:
+            # In place of the first block, which the vectorised engine has no object for: the flows only ask whether a
+            # block is watched.
             self.flows.begin(lanes, lanes.threads)
         self._lanes = lanes
 
@@ -86,13 +90,17 @@ class Recorder(Observer):
 
     def add(self, buffer: Buffer) -> None:
         """Count the accesses to an array together with those to the arrays of its name in other blocks."""
+        # Blocks that make their shared arrays in the same order make each at the same address. Two arrays of one block
+        # that agree in name and shape differ in it.
         key = buffer.space, buffer.name, buffer.array.shape, buffer.address
         if key not in self.heat:
             self.heat[key] = Heat(buffer)
         buffer.state = self.heat[key]
 
     def made(self, array: np.ndarray, name: str, space: str, address: int, block: Any) -> Any:
-        """Return a new shared array as a traced array. Local arrays, in registers or local memory, are not traced."""
+        """Return a new shared array as a traced array, and a local array as it is."""
+        # A compiler puts a local array into registers where it can. The source does not tell whether its accesses are
+        # requests, so none is counted.
         return array if space == "local" else super().made(array, name, space, address, block)
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
@@ -117,17 +125,16 @@ class Recorder(Observer):
         """Log an asynchronous copy: a request of global memory, and one of shared memory, as if it arrived at once."""
         copy = super().begin_copy(target, source)
         for array, key, width in (source, target):
+            # One instruction moves 16 bytes per thread at most, so a longer copy is several requests.
             for first, count in instructions(width, array.itemsize):
                 place = (*key[:-1], key[-1] + first)
                 self.note(array, place, self.sites(array, "ldgsts", array.itemsize * count))
         return copy
 
     def remote(self, array: ObservedArray, key: Any, operation: str) -> ObservedArray:
-        """Return an array in the shared memory of another block, so that its accesses are counted apart.
-
-        Loads from the block's own memory are not: the hardware counts them as loads of shared memory, too.
-        """
+        """Return an array in the shared memory of another block, so that its accesses are counted apart."""
         own = array.buffer
+        # The hardware counts a load from the block's own memory as one of shared memory, also if it names its own rank.
         if operation == "read" and own.block is self.cuda.current.block:
             return array
         # Each block's memory gets addresses of its own, so that requests to two blocks never share a sector.
@@ -139,6 +146,7 @@ class Recorder(Observer):
 
     def sites(self, array: ObservedArray, operation: str, size: int) -> Sites:
         """Return the sites at which instructions do `operation` on `size` bytes of `array`."""
+        # By memory and not by array: a kernel may make views of the same memory again in every turn of a loop.
         key = array.buffer.state, operation, size
         if key not in self._sites_of:
             self._sites_of[key] = Sites(operation, size, array.buffer.space == "shared")
@@ -153,11 +161,14 @@ class Recorder(Observer):
             if number is None:
                 frame = sys._getframe(2)  # the kernel's, for an access that the array's method tells
                 site: Any = frame.f_lasti
+                # In a device function, or more frames of the simulator away from the kernel, as for an atomic.
                 if frame.f_code is not self.kernel_code:
                     frame, site = self._site_further_out(frame)
                 number = sites.get(site)
                 if number is None:
                     number = sites[site] = self._site_number(sites, frame, array)
+            # The usual accesses, to an element of one or two dimensions, without a call: `offset_of` takes far longer,
+            # and this runs for every access of every thread.
             try:
                 if key.__class__ is tuple:
                     row, column = key
@@ -189,20 +200,20 @@ class Recorder(Observer):
         return record
 
     def _site_further_out(self, frame: Any) -> tuple[Any, Any]:
-        """Return the frame of the kernel or of a device function of its, and a key of the site there.
-
-        A device function may be called at several places: each call is a site, as after inlining.
-        """
+        """Return the frame of the kernel, or of a device function that it has called, and a key of the site there."""
         frame = found = kernel_frame(frame)
         if frame.f_code is self.kernel_code:
             return frame, frame.f_lasti
         site: tuple[int, ...] = id(frame.f_code), frame.f_lasti
+        # The calls belong to the key: the compiler inlines a device function, so each call has instructions of its own.
         while (frame := frame.f_back).f_code is not self.kernel_code:
             site = (*site, frame.f_lasti)
         return found, (*site, frame.f_lasti)
 
     def _site_number(self, sites: Sites, frame: Any, array: ObservedArray) -> int:
-        """Return the number of the site where `frame` stands; one source position may be several instructions."""
+        """Return the number of the site where `frame` stands."""
+        # By position in the source, because the interpreter has several instructions for some: it compiles a loop's
+        # condition twice.
         place = *calls_of(frame), array.buffer.state, sites.operation, sites.size
         if place not in self._site_numbers:
             self._site_numbers[place] = len(self._sites)
@@ -213,6 +224,7 @@ class Recorder(Observer):
             made = Site(
                 line, sites.operation, sites.size // parts, buffer.state, buffer.address, buffer.allocation, parts
             )
+            # The same object at two neighbouring numbers: that is how the tally knows a second part (tally.py).
             self._sites += [made] * parts
         return self._site_numbers[place]
 
@@ -221,6 +233,7 @@ class Recorder(Observer):
         view = array.viewed(np.asarray(array.raw)[key])
         sites = self.sites(view, operation, view.itemsize)
         for index in np.ndindex(view.shape):
+            # With the slice's own site, because all these accesses come from one place of the source.
             self.note(view, index, sites, number)
 
     # --- threads -----------------------------------------------------------------------------------------------------
@@ -230,6 +243,7 @@ class Recorder(Observer):
         self.tally.counts_of(_stopped_at(arrived[0])).barriers += 1
         if block is self.flows.block:
             self.flows.barrier(_numbers(arrived))
+        # All live threads of the block stand here, so no request of its warps can get another lane.
         self._count_if_long(block.warps)
 
     def team_meets(self, number: int, group: list[Any]) -> None:
@@ -250,7 +264,7 @@ class Recorder(Observer):
             counts.shuffles += 1
         elif operation in VOTES:
             counts.votes += 1
-        else:
+        else:  # a syncwarp: the simulator tells of no activemask, at which no lane waits for another
             counts.warp_syncs += 1
         if group[0].block is self.flows.block:
             self.flows.meeting(_numbers(group), line, _moves(group))
@@ -259,6 +273,7 @@ class Recorder(Observer):
         """Count a cluster's barrier, at the line of the first thread that waits there."""
         first, *_ = (thread for block in blocks for thread in block.at_cluster)
         self.tally.counts_of(_stopped_at(first)).cluster_syncs += 1
+        # Of a block that arrives and waits in two steps, threads may still run between them: such a block has not met.
         whole = [block for block in blocks if len(block.at_cluster) == block.live_count]
         if self.flows.block in whole:
             self.flows.barrier(_numbers(self.flows.block.at_cluster))
@@ -268,6 +283,7 @@ class Recorder(Observer):
         """Count a grid sync, at the line of the first thread."""
         waiting = [thread for block in blocks for thread in block.at_grid_sync]
         self.tally.counts_of(_stopped_at(waiting[0])).grid_syncs += 1
+        # Even a short log: every live thread of the grid stands here, so all of it is complete.
         self.count()
 
     def block_begins(self, block: Any) -> None:
@@ -324,6 +340,7 @@ def _moves(group: list[Any]) -> list[tuple[int, int]]:
         return []
     first, lanes = group[0].seen.slot - group[0].lane, {thread.lane for thread in group}
     moves = ((SOURCES[operation](thread.lane, thread.given[1]), thread.lane) for thread in group)
+    # A lane that reads from a lane outside the group gets no value: the simulator raises ShuffleError next.
     return [(first + source, first + target) for source, target in moves if source in lanes]
 
 

@@ -32,6 +32,7 @@ class Request:
     @property
     def sectors(self) -> int:
         """32-byte sectors touched."""
+        # Computed when asked for, as the costs below: a trace that keeps every request of a line keeps only addresses.
         return sectors(self.addresses, self.size)
 
     @property
@@ -47,6 +48,7 @@ class Request:
     @property
     def cost(self) -> int:
         """Wavefronts of the block's own shared memory, sectors of any other."""
+        # What a request costs the banks of another block is not modelled.
         return self.wavefronts if self.space == "shared" else self.sectors
 
     def sectors_of(self, position: int) -> range:
@@ -57,6 +59,7 @@ class Request:
 
     def words_of(self, position: int) -> range:
         """Return the numbers of the 4-byte words, counted from the array's first, that the lane there touches."""
+        # A shared array begins at bank 0, so a word's number modulo 32 is its bank.
         start = self.addresses[position] - self.origin
         return range(start // WORD, (start + self.size - 1) // WORD + 1)
 
@@ -95,6 +98,7 @@ class Kept:
         if self.worst is None or cost < self._cost:
             self.worst, self._cost = request, cost
         if self.all is not None:
+            # To the right of equal times, which keeps requests without a time in the order in which they come.
             place = bisect_right(self._times, when)
             self._times.insert(place, when)
             self.all.insert(place, request)

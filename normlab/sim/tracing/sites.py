@@ -44,12 +44,14 @@ class TracedArray(ObservedArray):
     def __init__(self, *arguments: Any):
         """Find the sites of the array."""
         super().__init__(*arguments)
+        # Looked up once: a kernel accesses an array's elements far more often than it makes views of it.
         self.note = self.observer.note  # type: ignore[attr-defined]
         self.loads = self.observer.sites(self, "ld", self.itemsize)  # type: ignore[attr-defined]
         self.stores = self.observer.sites(self, "st", self.itemsize)  # type: ignore[attr-defined]
 
     def __getitem__(self, key: Any) -> Any:
         """Return an element and log its load; a view loads nothing."""
+        # NumPy's load first, because it raises IndexError outside of the array, and `note` expects an index inside.
         value = self.raw[key]
         if isinstance(value, NOT_LOADED):
             return self.observer.value_of(self, key, value)

@@ -1,7 +1,6 @@
 """Show traces as tables: plain text for a terminal or a file, HTML for a notebook.
 
-No line is wider than the terminal. To fit, a table first cuts the source text, and then prints a line's counters below
-the line. A table of a ladder leaves out columns and says which. A table in a file is complete.
+No line is wider than the terminal. A table in a file is complete.
 """
 
 import os
@@ -40,13 +39,14 @@ def line_rows(trace: TraceData, files: bool = False) -> list[Row]:
     Files are named if there are several, or if `files` asks for it.
     """
     lines = trace.by_line()
+    # `get`, because unique bytes are metrics of a launch and no line has them.
     names = [name for name in METRICS if any(row.metrics.get(name) for row in lines) and not _derived(name)]
     head = ["line", "source", *map(shown, names)]
     files = files or len({row.line.file for row in lines}) > 1
     rows = [
         [
             f"{file_name(row.line.file)}:{row.line.number}" if files else str(row.line.number),
-            row.line.text.partition("  #")[0] or NO_SOURCE,
+            row.line.text.partition("  #")[0] or NO_SOURCE,  # without the comment: the column is for the code
             *(number(row.metrics[name]) if row.metrics[name] else "" for name in names),
         ]
         for row in lines
@@ -74,16 +74,16 @@ def aligned(rows: list[Row], left: int) -> str:
 def as_table(rows: list[Row], left: int) -> str:
     """Return rows, the first of them the head, as text; the titles of numbers go over several lines."""
     heads = _stacked(rows[0], left)
+    # Head and body are aligned together, so that they have the same widths; the rule goes between them afterwards.
     lines = aligned(heads + rows[1:], left).split("\n")
     return "\n".join([*lines[: len(heads)], "-" * max(map(len, lines)), *lines[len(heads) :]])
 
 
 def fitted(rows: list[Row], width: int | None) -> str:
-    """Return a table whose first column is names as text of at most `width` columns; None: as many as it takes.
-
-    What is too much is left out: first those of `LEAST_TELLING`, then from the right; and a note says so.
-    """
+    """Return a table whose first column is names as text of at most `width` columns; None: as many as it takes."""
     dropped: list[str] = []
+    # A table of a ladder's steps has no source text to cut, so it leaves out columns: those of `LEAST_TELLING` first,
+    # then from the right, and a note names them. One column of numbers stays, however narrow the terminal.
     while width is not None and _width(rows, left=1) > width and len(rows[0]) > 2:
         weak = [title for title in LEAST_TELLING if title in rows[0]]
         column = rows[0].index(weak[0]) if weak else len(rows[0]) - 1
@@ -94,17 +94,15 @@ def fitted(rows: list[Row], width: int | None) -> str:
 
 
 def lines_text(trace: TraceData, width: int | None, files: bool = False) -> str:
-    """Return what every line did, as text of at most `width` columns; None: as many as it takes.
-
-    Source is cut to 24 characters; where that is not enough, a line's counters stand below it.
-    """
+    """Return what every line did, as text of at most `width` columns; None: as many as it takes."""
     rows = line_rows(trace, files)
     if len(rows) == 1:
         return NOTHING
     if width is None:
         return as_table(rows, left=2)
     longest = max(len(row[1]) for row in rows)
-    # The source column gives up exactly the characters that are too much, down to its smallest width.
+    # The source column gives up exactly the characters that are too much, down to its smallest width. Where that is not
+    # enough, the columns of numbers are given up, and a line's counters stand below its source.
     room = max(SMALLEST_SOURCE, longest - max(0, _width(rows, left=2) - width))
     cut = [[row[0], _cut(row[1], room), *row[2:]] for row in rows]
     return as_table(cut, left=2) if _width(cut, left=2) <= width else _folded(rows, width)
@@ -126,12 +124,15 @@ def _folded(rows: list[Row], width: int) -> str:
 
 def _stacked(head: Row, left: int) -> list[Row]:
     """Return a head whose titles of numbers go over several lines, as those lines."""
+    # A title such as "lanes/request" is wider than its numbers, so it has a word in each line, broken at slashes, too.
     words = [[title] if column < left else title.replace("/", "/ ").split() for column, title in enumerate(head)]
+    # Short titles get blank lines above them, so that all titles end next to the numbers.
     depth = max(map(len, words))
     return [list(line) for line in zip(*([""] * (depth - len(title)) + title for title in words), strict=True)]
 
 
 def _width(rows: list[Row], left: int) -> int:
+    # Of the table as it will be printed: the widths of its columns depend on the stacked head.
     return max(map(len, aligned(_stacked(rows[0], left) + rows[1:], left).split("\n")))
 
 
@@ -148,6 +149,7 @@ def html_table(rows: list[Row], left: int) -> str:
     tips = {metric.short: name for name, metric in METRICS.items()}
     tips |= {name: metric.meaning for name, metric in METRICS.items()}
 
+    # A style for each cell, because a notebook's page has no style sheet of ours.
     def cells(row: Row, tag: str) -> str:
         code = "text-align: left; font-family: monospace"
         wraps = f"{code}; min-width: 13em; overflow-wrap: anywhere"
@@ -155,6 +157,7 @@ def html_table(rows: list[Row], left: int) -> str:
         return "".join(
             f'<{tag} style="{kind}; padding: 2px 6px"'
             + (f' title="{escape(tips[cell])}"' if cell in tips else "")
+            # A browser may break a long title after a slash, as the text table does.
             + f">{escape(cell).replace('/', '/<wbr>')}</{tag}>"
             for kind, cell in zip(kinds, row, strict=True)
         )

@@ -27,7 +27,8 @@ class Tally:
         """Keep all requests of the lines numbered `keep`; `sites`, `warps`: what the log's numbers stand for."""
         self.lines: dict[Line, Counts] = {}
         self.kept: dict[tuple[Line, str, str, str], Kept] = {}  # (line, space, operation, array)
-        self.touched: dict[range, Touched] = {}  # by allocation of global memory
+        # By allocation of global memory and not by array, because several arguments may be views of one allocation.
+        self.touched: dict[range, Touched] = {}
         self._keep, self.sites, self.warps = keep, sites, warps
 
     def add(self, table: np.ndarray, groups: Groups | None = None) -> None:
@@ -37,11 +38,14 @@ class Tally:
         """
         if not len(table):
             return
+        # The scheduler's log has one access for a complex number. The vectorised engine's recorder brings `groups`, in
+        # which both parts are there.
         if groups is None:
             table = with_second_parts(table, self.sites)
             groups = grouped(table)
         cost, fewest = self._costs(table, groups)
         # By site: a source line may have several, and a site has one array, one operation and one size.
+        # Few sites and many requests: the loop is Python, and all that depends on the number of requests is NumPy.
         for number in np.unique(table[:, 0]):
             site, mine = self.sites[number], groups.site == number
             memory = self.counts_of(site.line).of(site.heat.space, site.operation)
@@ -60,6 +64,7 @@ class Tally:
 
         Shared memory costs wavefronts, all other memory sectors; the fewest wavefronts stay 0 there.
         """
+        # One entry for each access, from one for each site.
         size = np.array([site.size for site in self.sites])[table[:, 0]]
         shared = np.array([site.heat.space == "shared" for site in self.sites])[table[:, 0]]
         loads = np.array([site.operation == "ld" for site in self.sites])[table[:, 0]]
@@ -73,12 +78,10 @@ class Tally:
         return cost, fewest
 
     def _count_elements(self, number: int, addresses: np.ndarray) -> None:
-        """Count the accesses at `addresses` by element of their array, and the bytes of global memory that they touch.
-
-        number: of their site. The two parts of a complex number have neighbouring sites: only the first part counts as
-        an access to the element.
-        """
+        """Count the accesses of site `number` by element of their array, and the bytes of global memory they touch."""
         site = self.sites[number]
+        # The parts of a complex number are the same `Site` under two neighbouring numbers. Only the first part counts
+        # as an access to the element, but both touch bytes.
         if number == 0 or self.sites[number - 1] is not site:
             offsets = addresses - site.origin
             # The same element of any block of the cluster counts as one.
@@ -94,6 +97,7 @@ class Tally:
 
     def _keep_some(self, site: Site, groups: Groups, mine: np.ndarray, cost: np.ndarray, table: np.ndarray) -> None:
         """Keep the first and the costliest of the requests numbered `mine`, or all."""
+        # By line and array, as a reader asks for them: several sites may share a key.
         key = site.line, site.heat.space, site.operation, site.heat.name
         if key not in self.kept:
             self.kept[key] = Kept(site.line.number in self._keep)
@@ -101,6 +105,7 @@ class Tally:
         in_time = mine[np.argsort(groups.first[mine])]
         # Only candidates are made into objects: a kernel makes millions of requests.
         if self.kept[key].all is None:
+            # `argmax` finds the first of several that cost the same. The set has one entry if the first is it.
             in_time = in_time[sorted({0, int(np.argmax(cost[in_time]))})]
         for number in in_time:
             events = groups.events(number, table)

@@ -54,6 +54,7 @@ def trace(
     >>> counted.metrics["l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"]
     8.0
     """
+    # What can be checked without a launch is checked here, so that the error comes before an array is written.
     lines = _line_numbers(keep)
     if watch is not None and play is None:
         raise ValueError("watch chooses the variables of a recording, which play=0 asks for")
@@ -61,6 +62,7 @@ def trace(
     if play is not None:
         if engine == "vectorised":
             raise ValueError("play records thread by thread, which takes the scheduler, not the vectorised engine")
+        # "auto" would try the vectorised engine first, which has no statements of single threads to tell of.
         engine = "scheduler"
 
     def start(launch: Launch, arguments: tuple) -> Trace:
@@ -77,7 +79,9 @@ def trace(
 
 def _line_numbers(keep: Any) -> set[int]:
     """Return the line numbers in `keep`. Raises TypeError for a value that is no int, ValueError for one below 1."""
+    # What is no int and no collection goes on as one entry, so that the check below names it in its error.
     lines = [keep] if isinstance(keep, int) else list(keep) if isinstance(keep, Iterable) else [keep]
+    # An empty string has no entries to refuse, and True is an int to Python.
     if isinstance(keep, str) or not all(isinstance(line, int) and not isinstance(line, bool) for line in lines):
         raise TypeError(f"keep takes line numbers of the kernel's source, an int or several, not {keep!r}")
     if lines and min(lines) < 1:
@@ -86,12 +90,11 @@ def _line_numbers(keep: Any) -> set[int]:
 
 
 def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
-    """Raise ValueError for a line that is outside the kernel and at which nothing was counted.
-
-    Lines are bare numbers without a file, so a counted line of any called function's file is accepted.
-    """
+    """Raise ValueError for a line that is outside the kernel and at which nothing was counted."""
     code = launch.function.__code__
-    last = max(line or 0 for _, _, line in code.co_lines())
+    last = max(line or 0 for _, _, line in code.co_lines())  # some instructions of the interpreter have no line
+    # `keep` has numbers without a file, so a line of that number counts whichever function's file it is in. A line of
+    # the kernel itself passes even if nothing happened there, in a branch that no thread took.
     known = {line.number for line in recorder.tally.lines} | {*range(code.co_firstlineno, last + 1)}
     if unknown := sorted(lines - known):
         raise ValueError(
@@ -101,10 +104,7 @@ def _check_kept(lines: set[int], launch: Launch, recorder: Recorder) -> None:
 
 
 class Trace(TraceData):
-    """The accesses of a launch, shown as tables, pictures and an HTML page. `TraceData` describes the attributes.
-
-    matplotlib and the report are imported only by the methods that need them.
-    """
+    """The accesses of a launch, shown as tables, pictures and an HTML page. `TraceData` describes the attributes."""
 
     def __init__(self, launch: Launch, recorder: Recorder, recording: Recording | None = None):
         """Copy the counts of `recorder` after `launch`, and keep what was recorded to be played."""
@@ -119,6 +119,7 @@ class Trace(TraceData):
         """
         if self._recording is None:
             raise ValueError(f"nothing was recorded to play: trace({self.kernel}, play=0) records block 0")
+        # Statements are marked in the source before the launch: without readable source there is no mark, and no step.
         if not self._recording.steps:
             raise ValueError(f"nothing was recorded to play: the source of {self.kernel!r} cannot be read")
         return Playback(self._recording, latencies or Latencies())
@@ -143,6 +144,7 @@ class Trace(TraceData):
         matplotlib axes to draw in; None: a new figure. Returns the axes. Raises ValueError for a request of shared
         memory.
         """
+        # Here and not at the top, as in the methods below: a trace that is only printed needs no pictures and no page.
         from normlab.sim.tracing.pictures import draw_sectors
 
         return draw_sectors(self._one(line, operation, array, "global"), ax)
@@ -189,6 +191,8 @@ class Trace(TraceData):
         if isinstance(line, Request):
             return line
         found = self.requests(line, operation, array)
+        # False sorts before True: a request of the space wins over any other, and of several the costliest. One of
+        # another space is returned only if there is no better, and the picture then raises the error that names it.
         return max(found, key=lambda request: (request.space == space, request.cost))
 
     def __str__(self) -> str:

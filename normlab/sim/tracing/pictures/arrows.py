@@ -45,6 +45,7 @@ class Tree:
         for arrow in self.arrows:
             ways["by shuffle" if arrow.by == "shuffle" else f"through {arrow.by!r}"] += arrow.values
         crossing = sum(arrow.values for arrow in self.crossing)
+        # Such arrows are drawn in half, so their values are not counted as shown.
         if crossing:
             ways["from or to threads not shown"] = crossing
         by = ", ".join(f"{count(values, 'value')} {way}" for way, values in ways.items())
@@ -69,13 +70,14 @@ def tree(
     if to is not None and not 0 <= to < flows.threads:
         raise ValueError(f"to is a thread of the block, 0 to {flows.threads - 1}; got {to!r}")
     kept = flows.flows if to is None else _leading_to(to, flows.flows)
+    # Of all flows and not of those kept: `steps` means the same whichever thread is followed.
     last = max(flow.end for flow in flows.flows)
     shown_steps = _chosen("steps", steps, last + 1)
     shown_threads = _chosen("threads", threads, flows.threads)
     within: Counter[tuple[int, int, int, int, str]] = Counter()
     crossing = within.copy()
     for flow in kept:
-        ends = (flow.source in shown_threads) + (flow.target in shown_threads)
+        ends = (flow.source in shown_threads) + (flow.target in shown_threads)  # 0, 1 or 2
         if ends and flow.start in shown_steps and flow.end in shown_steps:
             # The source line is left out of the key: values between the same threads at the same time are one arrow.
             (within if ends == 2 else crossing)[flow[:5]] += 1
@@ -87,9 +89,10 @@ def tree(
             f"and values go in steps {first} to {last}"
         )
     arrows, others = ([Arrow(*flow, values) for flow, values in some.items()] for some in (within, crossing))
+    # Only as far as values go: a kernel may meet many times after the last value has arrived.
     drawn_steps = range(shown_steps.start, max(arrow.end for arrow in arrows + others) + 1)
     barriers = [step for step in flows.barriers if step in drawn_steps]
-    partial = len(flows.flows) >= LIMIT
+    partial = len(flows.flows) >= LIMIT  # where `Flows` stops watching
     return Tree(arrows, others, barriers, len(flows.barriers), shown_threads, drawn_steps, partial)
 
 
@@ -97,9 +100,12 @@ def _leading_to(thread: int, flows: list[Flow]) -> list[Flow]:
     """Return the flows whose values are part of what `thread` has in the end, however many threads pass them on."""
     latest = {thread: max(flow.end for flow in flows)}  # thread → the last step whose values still reach `thread`
     found = []
+    # From the end of time back, because flows that pass a value on end later than the one that brought it, unless
+    # threads race.
     for flow in sorted(flows, key=lambda one: one.end, reverse=True):
         if flow.end <= latest.get(flow.target, -1):
             found.append(flow)
+            # What the source had when it gave this value counts; what it got later did not reach `thread` this way.
             latest[flow.source] = max(flow.start, latest.get(flow.source, -1))
     return found
 
@@ -109,6 +115,8 @@ def _chosen(what: str, chosen: range | int | None, count: int) -> range:
     if chosen is not None and (isinstance(chosen, bool) or not isinstance(chosen, (int, range))):
         raise TypeError(f"{what} takes an int (the first so many) or a range, not {chosen!r}")
     asked = range(count) if chosen is None else range(chosen) if isinstance(chosen, int) else chosen
+    # A range with a step is refused, because the axes show all that lies between two threads. A stop beyond the end is
+    # cut, as a slice's is.
     if asked.step != 1 or not 0 <= asked.start < min(asked.stop, count):
         raise ValueError(f"{what} must lie within range({count}), without gaps, and not be empty; got {chosen!r}")
     return range(asked.start, min(asked.stop, count))

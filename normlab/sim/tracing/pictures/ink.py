@@ -17,17 +17,16 @@ SMALL, PLAIN = 8.5, 10.5  # type, in points
 
 
 def axes(given: "Axes | None", width: float, height: float) -> "Axes":
-    """Return the given axes, or the axes of a new figure of this size in inches.
-
-    In a notebook or a window the figure is pyplot's, so that it is shown. A script without windows gets a figure that
-    Python frees with its axes; pyplot would keep it.
-    """
+    """Return the given axes, or the axes of a new figure of this size in inches."""
     if given is not None:
         return given
+    # Here, because matplotlib takes long to import, and a trace is often only printed.
     import matplotlib
     from matplotlib.backends import BackendFilter, backend_registry
 
     size: dict[str, Any] = {"figsize": (width, height), "layout": "constrained"}
+    # In a notebook or a window the figure is pyplot's, so that it is shown. A script without windows gets a figure that
+    # Python frees with its axes; pyplot would keep it.
     if matplotlib.get_backend().lower() in backend_registry.list_builtin(BackendFilter.NON_INTERACTIVE):
         from matplotlib.figure import Figure
 

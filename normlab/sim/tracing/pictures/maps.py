@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 class SectorMap:
     """Which lane accesses which bytes of which 32-byte sector.
 
-    `sectors`: the numbers, counted from the array's first, of the sectors touched, one a column. `used`: (column,
+    `sectors`: the numbers, counted from the array's first, of the sectors touched, one per column. `used`: (column,
     first byte, bytes) of every run of bytes that some lane wants.
     """
 
@@ -44,7 +44,7 @@ class SectorMap:
     @property
     def moved_bytes(self) -> int:
         """Return the bytes of all sectors touched."""
-        return SECTOR * len(self.sectors)
+        return SECTOR * len(self.sectors)  # a sector moves whole, however few of its bytes are wanted
 
     @property
     def used_bytes(self) -> int:
@@ -59,10 +59,12 @@ def sector_map(request: Request) -> SectorMap:
     # Counted from the sector in which the array begins: small numbers, whatever its address.
     base = request.origin // SECTOR * SECTOR
     sectors = sorted({sector for position in range(len(request.lanes)) for sector in request.sectors_of(position)})
+    # Only touched sectors get a column: lanes may be megabytes apart.
     column = {sector: number for number, sector in enumerate(sectors)}
     pieces = []
     for position, (lane, address) in enumerate(zip(request.lanes, request.addresses, strict=True)):
         begin, end = address - base, address - base + request.size
+        # An access that crosses a border of sectors is cut there, into a piece of each.
         for sector in request.sectors_of(position):
             first, last = max(begin, SECTOR * sector), min(end, SECTOR * (sector + 1))
             pieces.append(Piece(lane, column[sector], first - SECTOR * sector, last - first))
@@ -74,6 +76,7 @@ def _runs(pieces: list[Piece]) -> list[tuple[int, int, int]]:
     runs: list[tuple[int, int, int]] = []
     # Bytes that several lanes want count once: the set holds each of them once.
     for byte in sorted({(piece.column, piece.start + n) for piece in pieces for n in range(piece.size)}):
+        # Without a run yet, one that no byte continues: columns begin at 0.
         column, start, size = runs[-1] if runs else (-1, 0, 0)
         if byte == (column, start + size):
             runs[-1] = column, start, size + 1
@@ -102,11 +105,11 @@ class BankMap:
     """Which lane accesses which bank.
 
     `passes`: the wavefronts of each phase in which lanes are active; `lanes_per_phase`: 32, 16, 8 or fewer;
-    `conflicts`: wavefronts above one a phase.
+    `conflicts`: wavefronts above one per phase.
     """
 
     punches: list[Punch]
-    passes: dict[int, int]
+    passes: dict[int, int]  # by the number of the phase
     lanes_per_phase: int
     conflicts: int
 
@@ -127,14 +130,16 @@ def bank_map(request: Request) -> BankMap:
     punches: list[Punch] = []
     passes: dict[int, int] = {}
     lanes_per_phase = lanes_together(request.lanes, request.addresses, request.size, request.operation == "ld")
+    # Phase by phase, because lanes of different phases cannot conflict: they are served one after the other anyway.
     for positions in phases(request.lanes, request.addresses, request.size, request.operation == "ld"):
+        # From a lane, and not counted by the loop, because `phases` leaves out a phase without an active lane.
         phase = request.lanes[positions[0]] // lanes_per_phase
         wanted = Counter(word for position in positions for word in request.words_of(position))
         # A bank gives one word per pass, so the words that are wanted of a bank queue up in it.
         queues: list[list[int]] = [[] for _ in range(BANKS)]
         for word in wanted:
             queues[word % BANKS].append(word)
-        passes[phase] = max(map(len, queues))
+        passes[phase] = max(map(len, queues))  # the busiest bank's: banks work side by side
         punches += [
             Punch(
                 lane=request.lanes[position],

@@ -18,8 +18,7 @@ LANES = 32
 def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
     """Draw which lane accesses which bytes of which 32-byte sector, in `ax` or a figure of its own.
 
-    A column is a sector, a row a lane; the dark bar is what the lane wants of the sector, at its place within. The row
-    below all lanes shows the bytes that any lane wants: what is pale there moves for nothing.
+    A column is a sector, a row a lane; the dark bar is what the lane wants of the sector, at its place within.
     """
     from matplotlib.collections import PolyCollection
 
@@ -30,6 +29,9 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
     touched = sorted({(piece.lane, piece.column) for piece in seen.pieces})
     pale, dark = {"facecolor": ink.PALE}, {"facecolor": ink.DARK}
     # One collection of polygons per look: thousands of single patches would take seconds to draw.
+    # Later layers cover earlier ones: the bytes used lie on the sectors moved. The last two are a row below all lanes,
+    # with the bytes that any lane wants: what is pale there moves for nothing. Matplotlib leaves a label that begins
+    # with "_" out of the legend, which has the looks of these two rows already.
     layers: list[tuple[str, dict[str, Any], list]] = [
         ("lane not active", ink.ABSENT, [(0, lane, columns, 1) for lane in inactive]),
         ("sector moved", pale, [(column, lane, 1, 1) for lane, column in touched]),
@@ -39,6 +41,7 @@ def draw_sectors(request: Request, ax: "Axes | None" = None) -> "Axes":
     ]
     for label, look, boxes in layers:
         corners = [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in boxes]
+        # An empty collection would still have an entry in the legend.
         if boxes:
             look = {"edgecolor": "white", "linewidth": 0.4, **look}
             ax.add_collection(PolyCollection(corners, label=label, gid=label, **look))
@@ -83,12 +86,14 @@ def draw_banks(request: Request, ax: "Axes | None" = None) -> "Axes":
     ]
     inactive = sorted(set(range(LANES)) - set(request.lanes))
     for lane in inactive:
+        # One entry in the legend, whatever the number of lanes.
         label = "lane not active" if lane == inactive[0] else None
         ax.axhspan(lane - 0.5, lane + 0.5, linewidth=0, zorder=0, label=label, gid="lane not active", **ink.ABSENT)
     for (label, punches), look in zip(kinds.items(), looks, strict=True):
         if punches:
             places = [punch.bank for punch in punches], [punch.lane for punch in punches]
             ax.scatter(*places, label=label, gid=label, zorder=3, **look)
+    # Counted from 1, as the number of wavefronts that is written beside the phase.
     for punch in kinds["conflict: number of the wavefront"]:
         ax.text(
             punch.bank,
@@ -108,7 +113,7 @@ def draw_banks(request: Request, ax: "Axes | None" = None) -> "Axes":
     ax.grid(which="both", color=ink.GRID, linewidth=0.4)
     ax.set_axisbelow(True)
     ax.set_xlim(-0.7, BANKS - 0.3)
-    ax.set_ylim(LANES - 0.4, -0.6)
+    ax.set_ylim(LANES - 0.4, -0.6)  # lane 0 at the top, as in the picture of sectors
     ink.labels(ax, "bank (4 bytes wide)", "lane")
     ink.title(ax, subject(request), f"{maker(request)}: {seen.numbers}")
     ink.legend(ax, 4)
@@ -118,6 +123,7 @@ def draw_banks(request: Request, ax: "Axes | None" = None) -> "Axes":
 def _draw_phases(ax: "Axes", seen: BankMap) -> None:
     """Delimit the phases, and write at each how many wavefronts it takes."""
     lanes_per_phase = seen.lanes_per_phase
+    # Lanes of 4 bytes or fewer have one phase, which needs neither a border nor a name.
     for phase, wavefronts in seen.passes.items():
         top = phase * lanes_per_phase - 0.5
         if phase:

@@ -33,6 +33,7 @@ def draw_tree(
     """
     seen = tree(flows, steps, threads, to)
     ax = ink.axes(ax, 10.5, min(12.0, 2.6 + 0.6 * len(seen.steps)))
+    # Of the heads, in points; the widths of lines and the dots follow from it.
     size = 6.5 if len(seen.threads) <= MANY else 3.6
     _draw_threads(ax, seen)
     for by_shuffle, colour, style in ((True, ink.DARK, (0, (5, 1.6))), (False, ink.ALERT, "solid")):
@@ -43,9 +44,11 @@ def draw_tree(
             lines: list[Segment] = [((arrow.source, arrow.start), (arrow.target, arrow.end)) for arrow in arrows]
             _draw_arrows(ax, lines, lines, lines, label, colour, style, size)
     _draw_crossing(ax, seen, size)
+    # Half a step up: between the writes of the step before, and the reads of the step that the barrier begins.
     for number, step in enumerate(seen.barriers):
         label = "_another" if number else "barrier of the block"
         ax.axhline(step - 0.5, color=ink.TEXT, linewidth=2.2, gid="barrier", label=label)
+    # The first border after the first thread that is shown, which may be in the middle of a warp.
     for border in range(seen.threads.start // WARP * WARP + WARP, seen.threads.stop, WARP):
         ax.axvline(border - 0.5, color=ink.TEXT, linewidth=0.8, linestyle=":", gid="warp")
     _label(ax, seen)
@@ -59,6 +62,7 @@ def draw_tree(
 
 def _draw_threads(ax: "Axes", seen: Tree) -> None:
     """Draw a line down for every thread, from its first value given or received to its last."""
+    # Not over the whole picture, so that it shows which threads have done their part, as in a reduction.
     begin: dict[int, int] = {}
     end: dict[int, int] = {}
     for arrow in seen.arrows:
@@ -81,11 +85,15 @@ def _draw_arrows(
     """Draw arrows of one kind: a line each, a dot where those among `dots` begin, a head where those of `heads` end."""
     from matplotlib.collections import LineCollection
 
+    # One collection for all lines, because a block may have 20,000 arrows, and each artist of its own takes time.
     shafts = LineCollection(lines, colors=colour, linestyles=style, linewidths=size / 6, label=label, zorder=2)
+    # Where many lines cross, half transparent ones show how many.
     shafts.set_alpha(1.0 if len(lines) < 400 else 0.5)
     shafts.set_gid(label)
     ax.add_collection(shafts)
+    # Sets, because arrows that begin or end at one place share a dot or a head.
     for marker, places in (("o", {line[0] for line in dots}), ("v", {line[1] for line in heads})):
+        # `scatter` takes areas in points squared. A dot gets half, so that heads stand out.
         area = size**2 / (2 if marker == "o" else 1)
         x, y = zip(*places, strict=True) if places else ((), ())
         ax.scatter(x, y, marker=marker, s=area, color=colour, linewidth=0, zorder=3)
@@ -99,6 +107,7 @@ def _draw_crossing(ax: "Axes", seen: Tree, size: float) -> None:
     going: list[Segment] = []
     for source, target, start, end, *_ in seen.crossing:
         aside = lean if source > target else -lean
+        # 0.4 of a step long, and not as far as the thread that is not shown, which may be any number of threads away.
         if target in seen.threads:
             coming.append(((target + aside, end - 0.4), (target, end)))
         else:
@@ -112,7 +121,9 @@ def _label(ax: "Axes", seen: Tree) -> None:
     """Number threads, warps and steps, as densely as the picture has space for."""
     count_of, first = len(seen.threads), seen.threads.start
     # Powers of two, because threads and strides of reductions are.
+    # At most 20 of them fit along the axis.
     every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 128) if count_of <= 20 * step)
+    # Multiples of `every`, whichever thread is the first.
     ax.set_xticks(range(-(-first // every) * every, seen.threads.stop, every))
     every = -(-len(seen.steps) // 20)
     ax.set_yticks(range(seen.steps.start, seen.steps.stop, every))
@@ -122,6 +133,7 @@ def _label(ax: "Axes", seen: Tree) -> None:
     ink.labels(ax, "thread of the block" + " (dotted: borders of warps)" * (len(warps) > 1), "step")
     every = -(-len(warps) // 16)
     for warp in warps[::every]:
+        # The middle of the part that is shown, if the first or the last warp is cut.
         middle = (max(first, WARP * warp) + min(seen.threads.stop, WARP * (warp + 1)) - 1) / 2
         text = f"warp {warp}" if len(warps) <= 8 else str(warp) if warp else "warp 0"
         ax.text(middle, 1.01, text, transform=ax.get_xaxis_transform(), ha="center", fontsize=ink.SMALL, color=ink.TEXT)

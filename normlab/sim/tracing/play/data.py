@@ -21,14 +21,14 @@ class Meeting:
 class Standing:
     """Where a warp is after a step: the line that it ran last, and which of its lanes took part, wait or have returned.
 
-    `meetings`: where the waiting lanes stand, as places in `Recording.meetings`; nearly always one.
+    `meetings`: where the waiting lanes stand, as places in `Recording.meetings`.
     """
 
-    line: Line | None = None
+    line: Line | None = None  # None: the warp has not begun
     active: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
     returned: tuple[int, ...] = ()
-    meetings: tuple[int, ...] = ()
+    meetings: tuple[int, ...] = ()  # nearly always one; lanes in two branches may wait at two warp operations
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,17 @@ class Recording:
     steps: list[Step] = field(repr=False)
     meetings: list[Meeting] = field(repr=False)
     variables: tuple[str, ...]
-    cut: bool
+    cut: bool  # by the limit of statements (player.py: MOST)
 
     def values(self, step: int, warp: int) -> dict[str, dict[int, Any]]:
         """Return variable → lane → value of a warp after step number `step`; lanes without a value are left out."""
+        # Steps hold changes and not values, so the values are all changes up to here, one over the other.
         found: dict[str, dict[int, Any]] = {name: {} for name in self.variables}
         for one in self.steps[: step + 1]:
             if one.warp == warp:
                 for name, values in one.changes.items():
                     found[name] |= values
+        # None is the change of a lane whose variable is gone, as when the function that had it has returned.
         return {
             name: {lane: value for lane, value in values.items() if value is not None} for name, values in found.items()
         }

@@ -1,15 +1,9 @@
 """Model how many warps hide the latency of a recorded warp's instructions.
 
 This is a model, not a measurement. A multiprocessor has four schedulers. Each issues one instruction per cycle, of a
-warp that is ready. The model has one scheduler, whose warps all run the recorded statements of one warp:
-
-- A statement issues one instruction, or one for each of its requests and its shuffle or barrier.
-- The warp's next statement waits for the slowest of them. So the loads of one statement overlap, those of two do not,
-  though a compiler may well move them together. Nothing waits for a store, nor for an asynchronous copy, though a
-  kernel waits for its copies somewhere.
-- Of the warps that are ready, the one issues that has been ready for longest. At a barrier all warps wait for the last.
-
-Little's law is the estimate beside it: a warp that issues I instructions in T cycles leaves room for T / I warps.
+warp that is ready. The model has one scheduler, whose warps all run the recorded statements of one warp. A statement
+issues its instructions, and the warp's next statement waits for the slowest of them. Little's law is the estimate
+beside it: a warp that issues I instructions in T cycles leaves room for T / I warps.
 """
 
 from collections.abc import Sequence
@@ -86,6 +80,7 @@ class Latency:
         alone, last = self.schedules[0], self.schedules[-1]
         issued = sum(one.slots for one in self.instructions)
         slowest = max(self.instructions, key=lambda one: one.wait)
+        # Little's law may ask for more warps than fit: then the GPU cannot hide all waits.
         held = f"a scheduler holds {MOST_WARPS} at most"
         if self.needed <= MOST_WARPS:
             held = f"that is no more than the {MOST_WARPS} that a scheduler holds"
@@ -119,6 +114,8 @@ def latency(recording: Recording, latencies: Latencies, warp: int | None = None)
         raise ValueError(f"the block has the warps 0 to {len(recording.lanes) - 1}, and no {warp}")
     instructions = [_instruction(step, recording, latencies) for step in recording.steps if step.warp == warp]
     issued = sum(one.slots for one in instructions)
+    # Little's law. By it more warps than `needed` find no free cycle, so the schedules end there, or with as many as a
+    # scheduler holds.
     needed = ceil(schedule(instructions, 1).cycles / issued)
     schedules = [schedule(instructions, warps) for warps in range(1, min(needed, MOST_WARPS) + 1)]
     return Latency(instructions, schedules, needed)
@@ -127,14 +124,19 @@ def latency(recording: Recording, latencies: Latencies, warp: int | None = None)
 def _instruction(step: Step, recording: Recording, latencies: Latencies) -> Instruction:
     """Return a step as the model sees it."""
     operation = next((recording.meetings[meeting].operation for meeting in step.meetings), "")
+    # Warp operations are shfl_xor_sync, ballot_sync and so on; cluster_sync is named alike, and is a barrier of blocks.
     within_warp = operation == "syncwarp" or (operation.endswith("_sync") and operation != "cluster_sync")
     kinds = ["arithmetic"]
     if operation:
         kinds.append("shuffle" if within_warp else "barrier")
     for request in step.requests:
+        # Nothing waits for a store, nor for an asynchronous copy: a kernel waits for its copies at a later statement.
         if request.operation in ("ld", "atom"):
             kinds.append("memory" if request.space == "global" else "shared")
+    # The loads of one statement overlap, so the slowest decides. Those of two statements do not overlap in the model,
+    # though a compiler may well move them together.
     kind = max(kinds, key=lambda name: getattr(latencies, name))
+    # One instruction for each request and for the meeting. A statement without either has arithmetic, taken as one.
     slots = max(1, len(step.requests) + bool(operation))
     return Instruction(step.line, slots, getattr(latencies, kind), kind, bool(operation) and not within_warp)
 
@@ -142,19 +144,24 @@ def _instruction(step: Step, recording: Recording, latencies: Latencies) -> Inst
 def schedule(instructions: Sequence[Instruction], warps: int) -> Schedule:
     """Return when each of `warps` warps issues its instructions."""
     starts: list[list[int]] = [[] for _ in range(warps)]
+    # A heap: of the warps that are ready, the one issues that has been ready for longest.
     ready = [(0, warp) for warp in range(warps)]
     waiting: list[int] = []  # the warps that stand at a barrier
     time = end = 0
     while ready:
         since, warp = heappop(ready)
         instruction = instructions[len(starts[warp])]
+        # No warp is ready before `since`, so the scheduler may be idle until then.
         time = max(time, since)
         starts[warp].append(time)
         time += instruction.slots
+        # The last slot is issued in cycle `time` - 1, and its result is there after `wait` more.
         then = time - 1 + instruction.wait
         end = max(end, then)
         together = [warp]
         if instruction.meets:
+            # All warps wait for the last, whose `then` holds for all: it has issued latest. All run the same
+            # statements, so all come to every barrier.
             waiting.append(warp)
             if len(waiting) < warps:
                 continue

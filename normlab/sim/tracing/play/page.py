@@ -17,13 +17,14 @@ from normlab.sim.tracing.report.listing import sections
 from normlab.sim.tracing.report.template import page_template
 from normlab.sim.tracing.request import OPERATIONS, Request
 
-LARGEST = 1 << 53  # integers that JavaScript has
+LARGEST = 1 << 53  # JavaScript's numbers are float64, which hold every integer below this
 MOST_INSTRUCTIONS = 60  # in the picture of the latency
 
 
 def page(recording: Recording, latency: Latency) -> str:
     """Return the page's HTML."""
     listed = sections(recording.file, recording.first_line, (step.line for step in recording.steps))
+    # Lines of all sections are numbered through, because a step may be in a device function, or in another file.
     rows = {line: row for row, line in enumerate(line for section in listed for line, _ in section.lines)}
     return page_template(Path(__file__).parent).render(
         recording=recording,
@@ -40,6 +41,7 @@ def page(recording: Recording, latency: Latency) -> str:
 def data(recording: Recording, rows: dict[Line, int]) -> dict[str, Any]:
     """Return what page.js plays; `rows`: the number of each line's row in the listing."""
     kinds: dict[tuple, int] = {}  # (is it shared memory?, operation and array in words, bytes) → its index in "kinds"
+    # Before the rest, because `_step` fills `kinds`.
     steps = [_step(step, recording, rows, kinds) for step in recording.steps]
     return {
         "lanes": recording.lanes,
@@ -58,6 +60,7 @@ def _step(step: Step, recording: Recording, rows: dict[Line, int], kinds: dict[t
         for name, values in step.changes.items()
     ]
     meetings = [[meeting, mask(lanes)] for meeting, lanes in step.meetings.items()]
+    # Of `standing` the page needs this alone: it plays all steps, and finds out itself which lanes wait.
     returned = mask(step.standing[step.warp].returned)
     requests = [_request(request, kinds) for request in step.requests]
     return [step.warp, rows[step.line], mask(step.lanes), returned, meetings, changes, requests]
@@ -66,6 +69,8 @@ def _step(step: Step, recording: Recording, rows: dict[Line, int], kinds: dict[t
 def _request(request: Request, kinds: dict[tuple, int]) -> list[Any]:
     """Return a request as [kind, lanes, cost, offsets from the beginning of the array's first sector]."""
     shared = request.space == "shared"
+    # Sectors begin at multiples of 32 bytes of memory, and an array may begin within one. A shared array begins at
+    # bank 0.
     start = request.origin if shared else request.origin // 32 * 32
     kind = int(shared), f"{request.space} {OPERATIONS[request.operation]} of {request.array}", request.size
     place = kinds.setdefault(kind, len(kinds))
@@ -81,6 +86,7 @@ def plain(value: Value) -> Any:
     """Return a value as JSON holds it and as the page shows it."""
     if isinstance(value, float) and abs(value) < float("inf"):
         rounded = float(f"{value:.5g}")
+        # 3 in place of 3.0: JSON is shorter, and JavaScript has one type of numbers.
         return int(rounded) if rounded.is_integer() and abs(rounded) < LARGEST else rounded
     if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < LARGEST):
         return value
@@ -89,6 +95,7 @@ def plain(value: Value) -> Any:
 
 def short(values: list[Any]) -> Any:
     """Return a list of values in the shortest of the forms above."""
+    # With the type, because True == 1 in Python, and the page shows "true" for the one.
     if all(value == values[0] and type(value) is type(values[0]) for value in values):
         return values[0]
     if all(type(value) is int for value in values):

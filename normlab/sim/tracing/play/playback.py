@@ -30,6 +30,7 @@ class Playback:
 
         Raises FileNotFoundError where the folder does not exist, IsADirectoryError where `path` is a folder.
         """
+        # Here and in `_repr_html_`: the plain data and the model need no template engine.
         from normlab.sim.tracing.play.page import page
 
         path = Path(path)
@@ -42,6 +43,7 @@ class Playback:
 
         # On one line: in Markdown an empty line would end the HTML.
         source = escape(page(self.recording, self.latency())).replace("\n", "&#10;")
+        # `sandbox` lets the page's script run, and keeps it from reaching the notebook.
         return (
             f'<div><iframe title="{escape(repr(self)[1:-1])}" sandbox="allow-scripts" loading="lazy" '
             f'style="width: 100%; height: {HEIGHT}px; border: 0" srcdoc="{source}"></iframe></div>'

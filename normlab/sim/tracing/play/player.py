@@ -46,9 +46,11 @@ class Player(Recorder):
         return {**super().marks(in_kernel), STEP: self._step}
 
     def _step(self, place: int, depth: int, sets: tuple[str, ...] | None) -> bool:
+        # Only threads of the chosen block have a track. The marks are in the kernel's source, so all threads call this.
         track = self.tracks.get(self.cuda.current)
         if track is not None and not track.cut:
             track.step(sys._getframe(1), place, depth, sets)
+        # For `while STEP(…) and test` (language/steps.py).
         return True
 
     def _recording(self) -> Callable[..., int]:
@@ -56,6 +58,8 @@ class Player(Recorder):
         log, tracks, cuda = super()._recording(), self.tracks, self.cuda
 
         def record(array: ObservedArray, key: Any, sites: Sites, number: int | None = None) -> int:
+            # `log` looks for the kernel's frame at a fixed depth first. Here it is one further out, which costs time
+            # only: `log` then walks outwards.
             number = log(array, key, sites, number)
             track = tracks.get(cuda.current)
             if track is not None and not track.cut:
@@ -72,6 +76,7 @@ class Player(Recorder):
         super().block_begins(block)
         if tuple(block.index) == self.index:
             self.block = block
+            # The same for all threads: the replay ends where the first of them is cut.
             most = MOST // len(block.threads)
             self.tracks.update((thread, Track(self.watch, most)) for thread in block.threads)
 
@@ -109,11 +114,13 @@ class Player(Recorder):
         self._meet(thread for block in blocks for thread in block.at_grid_sync)
 
     def _meet(self, threads: Iterable[Any]) -> None:
+        # A cluster's barrier or a grid sync has threads of other blocks, too. They are left out of the count, because
+        # the replay waits until so many of its threads have arrived.
         met = [thread for thread in threads if thread in self.tracks]
         for thread in met:
             track, frame = self.tracks[thread], marked_frame(thread.frame)
             if not track.cut and frame is not None:
-                track.here(frame).meeting = len(self.meetings)
+                track.here(frame).meeting = len(self.meetings)  # the number of the meeting that is appended next
         if met:
             self.meetings.append(Meeting(met[0].operation, len(met)))
 
@@ -122,6 +129,7 @@ class Player(Recorder):
         code = launch.function.__code__
         warps = [[self.tracks[thread] for thread in warp.threads] for warp in self.block.warps]
         events = (event for track in self.tracks.values() for event in track.events)
+        # A dict and not a set, because it keeps the order of the first values.
         names = dict.fromkeys(name for event in events for name in event.changes)
         return Recording(
             launch.function.__name__,
@@ -138,6 +146,7 @@ class Player(Recorder):
 
 def block_index(play: Any, grid: Dim3) -> tuple[int, int, int]:
     """Return the index of the block that `play` names by its number, or by one to three coordinates."""
+    # An index has the order of blockIdx, x first. A tuple of one entry counts as a number.
     axes = play if isinstance(play, tuple) else (play,)
     if not all(isinstance(axis, int) and not isinstance(axis, bool) for axis in axes) or not 1 <= len(axes) <= 3:
         raise TypeError(f"play takes a block's number, such as 0, or its index, such as (0, 1), not {play!r}")
@@ -145,6 +154,7 @@ def block_index(play: Any, grid: Dim3) -> tuple[int, int, int]:
     if len(axes) == 1 and 0 <= axes[0] < prod(grid):
         rest, column = divmod(axes[0], x)
         return (column, rest % y, rest // y)
+    # A number outside the grid comes here, too, and is refused below.
     index = (*axes, 0, 0)[:3]
     if len(axes) == 1 or not all(0 <= axis < extent for axis, extent in zip(index, grid, strict=True)):
         raise ValueError(f"play={play!r}: the grid of {x} x {y} x {z} blocks has the blocks 0 to {prod(grid) - 1}")
@@ -157,6 +167,7 @@ def variables(watch: Any, kernel: FunctionType) -> frozenset[str]:
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f'watch takes names of variables, such as ("total",), not {watch!r}')
     known = sorted(_variables_of(kernel, set()))
+    # Before the launch: a misspelt name would record nothing, without a word.
     for name in names:
         if name not in known:
             nearest = get_close_matches(name, known, n=1)
@@ -168,10 +179,12 @@ def variables(watch: Any, kernel: FunctionType) -> frozenset[str]:
 def _variables_of(function: FunctionType, seen: set[CodeType]) -> set[str]:
     """Return the variables of a function and of the device functions that it names."""
     code = function.__code__
+    # A device function may call itself, or be named by several others.
     if code in seen:
         return set()
     seen.add(code)
     found = {name for name in (*code.co_varnames, *code.co_cellvars)}
+    # A kernel that a builder function returns has its device functions in closure cells, other kernels in globals.
     cells = (cell.cell_contents for cell in function.__closure__ or ())
     for value in (*(function.__globals__.get(name) for name in names_of(code)), *cells):
         called = value if isinstance(value, FunctionType) else python_function(value)

@@ -1,9 +1,8 @@
 """Join the threads' tracks to the steps of their warps, as a GPU would execute them.
 
 The simulator runs one lane after another, each to its next stop. Here the warps of the block take turns, one step each,
-in lockstep: of the lanes that do not wait, those run that are the furthest behind, and all of them that stand at the
-same place of their run take part. The values are those of the run. So two warps that pass values to each other without
-a barrier may do so in another order than is shown.
+and the lanes of a warp run in lockstep. The values are those of the run. So two warps that pass values to each other
+without a barrier may do so in another order than is shown.
 """
 
 from collections import Counter, defaultdict
@@ -55,19 +54,24 @@ def replay(warps: list[list[Track]], meetings: list[Meeting], sites: list[Site],
             ready = [lane for lane in all_lanes if lane.waits is None and not lane.returned]
             if not ready:
                 continue
+            # From here on it is not known what this lane does, and with whom it meets.
             if any(lane.lost for lane in ready):
                 return steps
+            # Of the lanes that do not wait, those run that are the furthest behind: an earlier turn of a loop before a
+            # later one, a branch before the code after it. So lanes that have parted run together again.
             behind = min(lane.event.at for lane in ready)
             active = [lane for lane in ready if lane.event.at == behind]
             events = {lane.number: lane.event for lane in active}
+            # After `events` is made: `_meet` sends the lanes on to their next events.
             line, meets = active[0].event.line, _meet(active, meetings, arrived)
+            # The last arrival frees lanes of other warps, too. Only warps with waiting lanes can have changed.
             for number, others in enumerate(lanes):
                 if standing[number].meetings:
                     standing[number] = _stands(standing[number], others)
             standing[warp] = _stands(Standing(line, tuple(events)), all_lanes)
             made = requests(events, sites, block, warp)
             steps.append(Step(warp, line, tuple(events), made, meets, _changes(events), tuple(standing)))
-        if len(steps) == before:
+        if len(steps) == before:  # in a whole round of turns no warp had a lane to run
             return steps
 
 
@@ -81,6 +85,7 @@ def _meet(active: list[Lane], meetings: list[Meeting], arrived: dict[int, list[L
             found.setdefault(lane.event.meeting, []).append(lane)
     for meeting, there in found.items():
         arrived[meeting] += there
+        # The last to arrive wait, too, for a moment: `go_on` treats all that have met alike.
         for lane in there:
             lane.waits = meeting
         if len(arrived[meeting]) == meetings[meeting].threads:
@@ -105,6 +110,8 @@ def requests(events: dict[int, Event], sites: list[Site], block: tuple, warp: in
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (site, how often before) → (lane, address)
     for lane, event in events.items():
         visits: Counter[int] = Counter()
+        # A statement may access a site several times, as a slice does, element by element. The lanes' first visits are
+        # one request, their second visits the next, and so on.
         for number, address in event.accesses:
             found.setdefault((number, visits[number]), []).append((lane, address))
             visits[number] += 1
@@ -117,7 +124,7 @@ def requests(events: dict[int, Event], sites: list[Site], block: tuple, warp: in
                 site.operation,
                 site.heat.space,
                 site.heat.name,
-                site.size * site.parts,
+                site.size * site.parts,  # a complex number is one request here, and two in the counters
                 site.origin,
                 block,
                 warp,

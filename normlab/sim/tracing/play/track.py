@@ -15,9 +15,12 @@ from normlab.sim.language.source import Line
 from normlab.sim.language.steps import STEP
 from normlab.sim.tracing.play.data import Value
 
-WITHIN = -(1 << 24)  # plus an instruction's offset: a place within a statement comes before those in a loop's body
+# A place within a statement is this plus its instruction's offset. It is negative, so that a place within a loop's test
+# comes before the statements of the loop's body, whose places are their numbers.
+WITHIN = -(1 << 24)
 
 
+# With slots, as the next class: a recording makes up to half a million events.
 class Event:
     """One statement that a thread executes, or the rest of one after a call or a meeting inside of it."""
 
@@ -44,12 +47,15 @@ class Call:
     def go(self, place: int, depth: int, loop: bool) -> tuple[int, ...]:
         """Go to the statement `place`, inside `depth` loops, or to the next test of the loop `place`."""
         if loop:
+            # Another loop may have stood at this depth before: then this is a first turn.
             again = len(self.turns) > depth and self.turns[depth][0] == place
             # The loops inside of this one begin anew with each of its turns, so they are forgotten.
             self.turns[depth:] = [(place, self.turns[depth][1] + 1 if again else 1)]
         else:
+            # The turns of loops that have ended, also by a break, which no mark tells of.
             del self.turns[depth:]
         around = tuple(number for turn in self.turns for number in turn)
+        # A loop's test has no place of its own after its turn, so it sorts before all statements of that turn.
         self.at = (*self.outside, *around) if loop else (*self.outside, *around, place)
         return self.at
 
@@ -83,11 +89,13 @@ class Track:
 
     def end(self) -> None:
         """Note the last values, and forget the frames."""
+        # A frame that is kept alive would keep all its variables.
         self._note_values()
         self._calls.clear()
 
     def _begin(self, at: tuple[int, ...], frame: FrameType) -> Event:
         event = Event(at, Line(frame.f_code.co_filename, frame.f_lineno))
+        # Beyond the limit the event is still returned, so that callers need no special case, and then forgotten.
         if len(self.events) < self._most:
             self.events.append(event)
         else:
@@ -98,6 +106,7 @@ class Track:
         """Make `frame` the innermost call."""
         if self._calls and self._calls[-1].frame is frame:
             return
+        # Nothing tells of a function's return: a call has returned if its frame is not among those around `frame`.
         around = set()
         outer: FrameType | None = frame
         while outer is not None:
@@ -109,17 +118,23 @@ class Track:
             self._calls.append(Call(frame, ()))
         elif self._calls[-1].frame is not frame:
             caller = self._calls[-1]
+            # Two calls in one statement of the caller are at two instructions, so their events do not mix.
             self._calls.append(Call(frame, (*caller.at, place_within(caller.frame))))
 
     def _note_values(self, later: tuple[str, ...] = ()) -> None:
         """Note in the last event which variables, other than those `later`, have changed since the event before it."""
+        # Variables are read off the frames, all of them at every statement: the interpreter reports no assignment.
         now: dict[str, Value] = {}
         for call in self._calls:  # of two variables of one name the inner function's is seen
             for name, value in call.frame.f_locals.items():
+                # Names with this beginning are the simulator's own, put into the rewritten source.
                 wanted = name in self._watch if self._watch is not None else not name.startswith("_simulated_")
                 if wanted and isinstance(value, (int, float, complex, np.generic)) and not isinstance(value, np.void):
+                    # As Python's number, which is small and goes into JSON; arrays are shown by their requests.
                     now[name] = value.item() if isinstance(value, np.generic) else value
         before, self._values = self._values, now
+        # The variables `later` count as unchanged, or as not there yet if they were not. `now` is `self._values`, too,
+        # so their change is found, and noted in the next event, at the next call.
         now |= {name: before[name] for name in later if name in before}
         for name in set(later) - before.keys():
             now.pop(name, None)
@@ -145,6 +160,7 @@ def _instructions(code: CodeType) -> bytes:
 
 def _same(one: Value, other: Value) -> bool:
     """Return whether two values are the same; a NaN is the same as a NaN."""
+    # With the type, because 1 == True in Python: a variable that was 1 and is True has changed.
     return (one == other and type(one) is type(other)) or (one != one and other != other)
 
 

@@ -53,6 +53,7 @@ def write(trace: TraceData, path: Path) -> Path:
         raise IsADirectoryError(f"the report needs the name of a file, and {str(path)!r} is a folder")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {str(path.parent)!r} to write {path.name!r} into")
+    # UTF-8 on every system, as the page says in its head: a kernel's source may have γ or ×.
     path.write_text(page(trace), encoding="utf-8")
     return path
 
@@ -61,7 +62,9 @@ def page(trace: TraceData) -> str:
     """Return the page's HTML."""
     costs = {row.line: _cost(row.metrics) for row in trace.by_line()}
     requests = {row.line: _requests(trace, row.line) for row in trace.by_line()}
+    # One list for the page's data; a panel of a line refers to its requests by their places in it.
     every = [request for groups in requests.values() for group in groups for request in group]
+    # By id, because two requests of one line may be equal in all that they hold.
     places = {id(request): place for place, request in enumerate(every)}
     return page_template(Path(__file__).parent).render(
         trace=trace,
@@ -71,6 +74,7 @@ def page(trace: TraceData) -> str:
             name: column.meaning for name, column in COLUMNS.items() if any(cost[name] for cost in costs.values())
         },
         costs=costs,
+        # What a column's shades are relative to: its own costliest line, because units differ between columns.
         most={name: max((cost[name] for cost in costs.values()), default=0) for name in COLUMNS},
         numbers={line: place for place, line in enumerate(costs)},
         by_line={row.line: row.metrics for row in trace.by_line()},
@@ -99,6 +103,7 @@ def _requests(trace: TraceData, line: Line) -> list[list[Request]]:
         kept = trace.requests(line.number, file=line.file)
     except ValueError:  # the line only synchronises
         return []
+    # Maps of one group look alike and can be looked at one after the other; a load and a store have pictures apart.
     groups: dict[tuple[str, str, str], list[Request]] = {}
     for request in kept:
         groups.setdefault((request.space, request.operation, request.array), []).append(request)
@@ -107,6 +112,7 @@ def _requests(trace: TraceData, line: Line) -> list[list[Request]]:
 
 def _request(request: Request) -> dict[str, Any]:
     """Return a request's map for page.js: of banks for shared memory, of sectors for any other."""
+    # `asdict` has the fields of a map. Its `numbers` are a property, and so are written in here.
     words: dict[str, Any] = {"subject": subject(request), "array": request.array, "lanes": request.lanes}
     seen = bank_map(request) if request.space == "shared" else sector_map(request)
     return words | asdict(seen) | {"numbers": f"{maker(request)}: {seen.numbers}"}
@@ -117,6 +123,7 @@ def _heats(trace: TraceData) -> list[dict[str, Any]]:
     found = []
     for heat in trace.heat:
         for operation in ("ld", "st"):
+            # Most arrays are only loaded or only stored.
             if heat.counted(stores=operation == "st").any():
                 seen = heat_grid(heat, operation, blocks=trace.blocks)
                 # JSON has no NaN, and three digits are more than a colour shows.
@@ -134,12 +141,13 @@ def _tree(trace: TraceData) -> dict[str, Any] | None:
     # By time, so that what is left out is the end of the kernel and not a part of every step.
     shown = sorted(seen.arrows, key=lambda arrow: (arrow.end, arrow.start))[:MOST_ARROWS]
     first = f"; drawn are the first {len(shown):,} of {len(seen.arrows):,} arrows"
+    # The picture ends with the last arrow that is drawn: barriers after it would stand in empty space.
     last = max(arrow.end for arrow in shown)
     return {
         "arrows": shown,
         "barriers": [step for step in seen.barriers if step <= last],
         "steps": [seen.steps.start, last + 1],
-        "threads": len(seen.threads),
+        "threads": len(seen.threads),  # the page draws all of the block, so no first one is needed
         "subject": f"{trace.kernel}, {count(len(seen.threads), 'thread')}",
         "numbers": seen.numbers + (first if len(shown) < len(seen.arrows) else ""),
     }

@@ -23,6 +23,7 @@ class Section:
     def heading(self) -> str:
         """The path, or the name of the notebook cell, with a note if there is no source."""
         name = file_name(self.file)
+        # `file_name` gives a notebook cell's name, which IPython's own path of the cell does not end with.
         path = self.file if self.file.endswith(name) else name
         return path if linecache.getlines(self.file) else f"{path} {NO_SOURCE}"
 
@@ -52,6 +53,7 @@ def _functions(file: str, numbers: set[int]) -> list[tuple[int, int]]:
 
 def _lines(file: str, first: int, last: int) -> list[tuple[Line, Markup]]:
     """Return lines of a file without their common indentation."""
+    # Tabs become blanks here and in `_coloured`, so that columns mean the same in both.
     texts = [linecache.getline(file, number).rstrip("\n").expandtabs() for number in range(first, last + 1)]
     shared = min((len(text) - len(text.lstrip()) for text in texts if text.strip()), default=0)
     coloured = _coloured(file)
@@ -64,6 +66,7 @@ def _lines(file: str, first: int, last: int) -> list[tuple[Line, Markup]]:
 def _html(text: str, begin: int, spans: list[tuple[int, int, str]]) -> Markup:
     """Return a line from column `begin` on, as HTML with its spans (first column, last column, class) marked."""
     pieces: list[Markup] = []
+    # `begin` moves on: a span may begin in the indentation that is cut off, as in a docstring of several lines.
     for first, last, kind in spans:
         pieces += [
             escape(text[begin:first]),
@@ -83,12 +86,12 @@ def _coloured(file: str) -> dict[int, list[tuple[int, int, str]]]:
             if not kind:
                 continue
             (first, begin), (last, end) = token.start, token.end
-            # Only a string may have several lines. It covers all of them from column 0, but for the first line, to
-            # their ends, but for the last line; `len(source)` is beyond any line's end.
+            # Only a string may have several lines. Its span goes from column 0, except in the first line, to the line's
+            # end, except in the last; `len(source)` is beyond any line's end.
             for number in range(first, last + 1):
                 span = begin if number == first else 0, end if number == last else len(source), kind
                 found.setdefault(number, []).append(span)
-    except (tokenize.TokenError, SyntaxError):
+    except (tokenize.TokenError, SyntaxError):  # no Python: what was found before the error keeps its colours
         pass
     return found
 
@@ -98,6 +101,7 @@ def _kind(token: tokenize.TokenInfo) -> str:
     name = tokenize.tok_name[token.type]
     if name == "NAME":
         return "keyword" if keyword.iskeyword(token.string) else ""
+    # From Python 3.12 on an f-string is several tokens, FSTRING_START and others; before, it is one STRING.
     return {"COMMENT": "comment", "STRING": "string", "NUMBER": "number"}.get(
         name, "string" if "FSTRING" in name else ""
     )

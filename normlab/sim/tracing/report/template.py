@@ -11,8 +11,8 @@ def page_template(folder: Path) -> Any:
 
     templates = Environment(
         loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
+        autoescape=True,  # sources and names of arrays come from the user
+        undefined=StrictUndefined,  # a misspelt name raises; jinja2 would print nothing in its place
         trim_blocks=True,
         lstrip_blocks=True,
     )
