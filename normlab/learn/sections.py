@@ -31,8 +31,9 @@ def problem_lines(one: Any) -> list[str]:
     name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm] + problem.extras
     parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
     saved = f", {problem.saved} saved" if problem.direction == "backward" else ""
+    shape = f"{problem.n1:,} row{'s' * (problem.n1 != 1)} of {problem.n2:,} column{'s' * (problem.n2 != 1)}"
     return [
-        f"{name} {problem.direction}, {problem.n1:,} rows of {problem.n2:,} columns, {problem.dtype}{saved}",
+        f"{name} {problem.direction}, {shape}, {problem.dtype}{saved}",
         f"{' and '.join(parameters) or 'no parameters'}{f' in {problem.parameters}' if problem.parameters else ''}",
     ]
 

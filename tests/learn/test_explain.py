@@ -38,7 +38,7 @@ def test_every_problem_has_a_plan_with_a_reason(ladder, dtype, device):
         one = explain(ladder, norm=norm, dtype=dtype, n1=n1, n2=n2, saved=saved, device=device)
         assert one.plan.why
         assert one.bytes_moved >= one.least_bytes > 0
-        assert f"{n2:,} columns" in str(one)
+        assert f"{n1:,} row{'s' * (n1 > 1)} of {n2:,} column{'s' * (n2 > 1)}" in str(one)
         for work in one.plan.work:
             threads = work.block if isinstance(work.block, int) else int(np.prod(work.block))
             assert 1 <= threads <= 1024
