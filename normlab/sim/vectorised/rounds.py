@@ -31,14 +31,17 @@ class Rounds:
     def barrier(self, ids: np.ndarray, owners: np.ndarray, unit: int = 1) -> None:
         """Let the lanes of each of the `owners`, one for each lane, meet and begin the next pass, or next `unit`."""
         everybody = len(ids) == self._machine.alive_count
+        # The usual barrier costs an addition, however many lanes there are.
         if everybody and isinstance(self._passes, int):
             self._passes, self._rounds = (self._passes // unit + 1) * unit, 0
             return
         self._passes, self._rounds = self._of_each_lane(self._passes), self._of_each_lane(self._rounds)
+        # The lane that comes in the latest pass decides for all that meet with it.
         last = np.zeros(int(owners.max()) + 1, np.int64)
         np.maximum.at(last, owners, self._passes[ids])
         self._passes[ids] = (last[owners] // unit + 1) * unit
         self._rounds[ids] = 0
+        # All lanes are alike again, and the next barrier is a cheap one.
         if everybody and (self._passes[ids] == self._passes[ids[0]]).all():
             self._passes, self._rounds = int(self._passes[ids[0]]), 0
 
@@ -79,4 +82,5 @@ class Rounds:
         machine = self._machine
         passes, rounds = (np.broadcast_to(numbers, len(ids)) for numbers in moment)
         block = machine.block_of[ids]
+        # Read from the end: cluster, phase between two of its barriers, block, pass, warp, round, lane.
         return ids, rounds, machine.warps[ids], passes, block, passes // CLUSTER_PASSES, block // machine.launch.cluster
