@@ -34,7 +34,7 @@ class Copies:
 
 def _of(frame: Frame) -> Copies:
     machine = frame.lanes.machine
-    if machine.copies is None:
+    if machine.copies is None:  # most kernels have none
         machine.copies = Copies(machine.size)
     return machine.copies
 

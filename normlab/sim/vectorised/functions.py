@@ -67,6 +67,7 @@ def _of_libdevice(scalar: Callable, function: Callable, kind: type) -> Callable:
     """Return a function of one argument, which it casts to `kind` first."""
 
     def compute(value: Any, width: int) -> Any:
+        # A function of C has one type, to which a number of any other is converted first.
         given = to_scalar_type(kind, value, width)
         if type(given) is not Vector or not trusted(function, kind, scalar):
             return lane_by_lane(scalar, (value,), width)
@@ -170,6 +171,7 @@ def _as_boolean(value: Any, width: int) -> Any:
 
 # Functions of `cuda.libdevice` of one argument, in float64, and in float32 with an f, as C names them.
 REAL = {name: function for name, function in ONE_ARGUMENT.items() if not name.startswith("is")}
+# NumPy has none. `trusted` compares this one with LIBDEVICE's before the first use.
 REAL["rsqrt"] = lambda x: 1 / np.sqrt(x)
 OF_LIBDEVICE = {
     (name + suffix, kind): _of_libdevice(getattr(LIBDEVICE, name + suffix), function, kind)

@@ -12,9 +12,6 @@ when threads meet:
 - between two barriers of a cluster, to one block;
 - in a whole chunk of blocks, an element of global memory belongs to one cluster, or block in a launch without clusters.
 
-What a thread does between its arrival at the cluster's barrier and its wait there is ordered neither by this meeting
-nor by the next one. So it is compared with both.
-
 Several threads may write the same number to one element. Atomic operations of one kind do not depend on their order
 (atomics.py says which); between them and a plain access the rules above hold. A conflict makes the engine give up, and
 the scheduler's schedule decides what the race does.
@@ -148,7 +145,8 @@ class Accesses:
             return
         log = Log()
         getattr(log, what).append((ids, places, extra))
-        # Between its arrival and its wait a lane is ordered neither before the cluster's barrier nor after it.
+        # What a lane does between its arrival at the cluster's barrier and its wait there is ordered neither by this
+        # meeting nor by the next one. So `meet` compares it with both phases.
         late, log = log.split(arrived)
         self.late[0].extend(late)
         self.logs[0].extend(log)

@@ -2,10 +2,8 @@
 
 The scheduler runs cluster after cluster. Of a cluster, each block runs to the cluster's next barrier, then the next
 block. A block runs in passes: each warp to its next barrier, then the next warp; then the block's barrier, or those of
-its teams, are answered to which all threads have come, and the next pass begins. So threads that meet go on in the pass
-after that in which the last of them has come. A warp runs in rounds: each lane to its next warp operation, then the
-operations are answered of which all lanes are there, and the next round begins. A lane outside of an operation's mask
-is thus a round ahead of the lanes inside.
+its teams, are answered to which all threads have come, and the next pass begins. A warp runs in rounds: each lane to
+its next warp operation, then the operations are answered of which all lanes are there, and the next round begins.
 """
 
 from typing import Any
@@ -36,7 +34,7 @@ class Rounds:
             self._passes, self._rounds = (self._passes // unit + 1) * unit, 0
             return
         self._passes, self._rounds = self._of_each_lane(self._passes), self._of_each_lane(self._rounds)
-        # The lane that comes in the latest pass decides for all that meet with it.
+        # Threads that meet go on in the pass after that in which the last of them has come.
         last = np.zeros(int(owners.max()) + 1, np.int64)
         np.maximum.at(last, owners, self._passes[ids])
         self._passes[ids] = (last[owners] // unit + 1) * unit
@@ -51,6 +49,7 @@ class Rounds:
         if len(ids) == machine.alive_count and isinstance(self._rounds, int):
             self._rounds += 1
             return
+        # Lanes differ from here on: one outside of the operation's mask is a round ahead of those inside.
         self._rounds = self._of_each_lane(self._rounds)
         warps = machine.warps[ids]
         # The lane that comes last decides, and all go on in the round after its own.

@@ -183,7 +183,7 @@ def _branch(node: ast.If) -> Statement:
             run(body if len(yes) else otherwise, frame)
             return
         exits = []
-        for statements, places in ((body, yes), (otherwise, None)):
+        for statements, places in ((body, yes), (otherwise, None)):  # None: looked for if there is an else
             if statements:
                 child = frame.child(np.flatnonzero(~condition) if places is None else places)
                 run(statements, child)
@@ -233,7 +233,7 @@ def _ending(outer: Frame, ended: list[Exit], broken: list[Exit], otherwise: list
         outer.absorb(broken + ended)  # the else clause reads what the loop has assigned
         child = outer.child(places)
         run(otherwise, child)
-        ended, broken = [child.exit(left=child.left)], []
+        ended, broken = [child.exit(left=child.left)], []  # the other lanes are back already
     outer.absorb(broken + ended)
 
 

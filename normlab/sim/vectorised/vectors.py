@@ -51,6 +51,7 @@ def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
 
 def _aligned(frame: Frame, array: Array, index: Any, width: int) -> None:
     """Raise NotVectorisedError unless every lane's address is a multiple of the access's size."""
+    # A wider vector takes several instructions, each at a multiple of 16 bytes.
     size = min(width * array.dtype.itemsize, WIDEST)
     # A lane's elements stand apart in the store (memory.py), so there is no address to check.
     if type(array.base) is tuple and array.base[0] == "lane":
