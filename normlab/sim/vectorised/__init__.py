@@ -30,6 +30,8 @@ from normlab.sim.vectorised.calls import register_lanes
 from normlab.sim.vectorised.engine import attempt
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
+# machine/launch.py cannot import this package, which imports it, so the package puts itself into the list there. The
+# scheduler alone runs where this package is not imported.
 if attempt not in first_engines:
     first_engines.append(attempt)
 

@@ -27,7 +27,7 @@ from normlab.sim.vectorised.values import (
     varies,
 )
 
-KEPT_MOVES = 8
+KEPT_MOVES = 8  # sums of an index's parts that a frame keeps
 
 
 def load_item(frame: Frame, array: Any, index: Any) -> Any:
@@ -39,12 +39,14 @@ def load_item(frame: Frame, array: Any, index: Any) -> Any:
     if type(array) is Mixed or type(index) is Mixed:
         return apart(frame, load_item, array, index)
     if type(array) is not Array:
+        # A tuple, whose entries may differ in type, or a range.
         if type(index) is Vector and isinstance(array, tuple):
             return entries(frame, array, index)
         if type(array) is Vector or type(index) is Vector:
             raise NotVectorisedError("lanes ask for different elements of something other than a tuple or an array")
         return array[index]
     if not is_element(array, index):
+        # A row or a slice: memory is read when an element of it is named.
         return view_of(frame, array, index)
     place = place_of(frame, array, index)
     if array.seen is not None:
@@ -76,6 +78,7 @@ def store_item(frame: Frame, array: Any, index: Any, value: Any) -> None:
 def entries(frame: Frame, values: tuple, index: Vector) -> Any:
     """Return the entry of a tuple that each lane asks for."""
     position = inside(index, len(values))
+    # Only the entries that a lane asks for: the others need not have a type in common with these.
     asked = [(number, np.flatnonzero(position == number)) for number in np.unique(position).tolist()]
     return merge(frame.width, [(places, take(values[number], places)) for number, places in asked], None)
 
@@ -85,6 +88,7 @@ def store_elements(frame: Frame, view: Array, value: Any) -> None:
     if view.seen is not None or (type(value) is Array and value.shape != view.shape):
         raise NotVectorisedError("of a store of many elements at once")
     indices = list(np.ndindex(view.shape))
+    # All loads come before the first store, because the two arrays may overlap.
     numbers = [load_item(frame, value, index) for index in indices] if type(value) is Array else repeat(value)
     for index, number in zip(indices, numbers, strict=False):
         store(frame, view, place_of(frame, view, index), number)
@@ -95,6 +99,7 @@ def store_record(frame: Frame, record: Record, value: Any) -> None:
     if type(value) is not Record or value.records.dtype.fields != record.records.dtype.fields:
         raise NotVectorisedError("of a store of something other than such a record")
     fields = zip(record.records.arrays, value.records.arrays, strict=True)
+    # A list, so that all fields are loaded before one of them is stored.
     for target, number in [(target, load_item(frame, source, value.index)) for target, source in fields]:
         store_item(frame, target, record.index, number)
 
@@ -105,6 +110,7 @@ def record_at(records: Records, index: Any) -> Record:
     if len(parts) != len(records.shape):
         raise NotVectorisedError("of a part of an array of records")
     for part, extent in zip(parts, records.shape, strict=True):
+        # A record is named here and read later; an index outside raises here in the scheduler, too.
         inside(part, extent)
     return Record(records, index)
 
@@ -132,11 +138,9 @@ def is_element(array: Array, index: Any) -> bool:
 
 
 def parts_of(index: Any) -> tuple:
-    """Return an index's parts, one per dimension; of integers that differ in type between lanes only the number counts.
-
-    `min(row, rows - 1)` has the type of the one or of the other.
-    """
+    """Return an index's parts, one per dimension; of integers of several types only the numbers count."""
     parts = index if type(index) is tuple else (index,)
+    # `min(row, rows - 1)` has the type of the one or of the other, so an index may be a Mixed.
     if Mixed in map(type, parts):
         return tuple(part.integers() if type(part) is Mixed else part for part in parts)
     return parts
@@ -149,8 +153,10 @@ def place_of(frame: Frame, array: Array, index: Any, based: bool = True) -> Any:
     """
     parts = parts_of(index)
     if frame.lanes.machine.launch.proof is not None:
+        # `sanitize` reports a negative index, though NumPy and Numba count it from the end.
         for part in parts:
             not_negative(part)
+    # An offset that varies is added after the loop: until then the uniform parts add up as Python ints.
     total = 0 if isinstance(array.offset, np.ndarray) else array.offset
     varying = []
     for part, extent, stride in zip(parts, array.shape, array.strides, strict=True):
@@ -164,14 +170,14 @@ def place_of(frame: Frame, array: Array, index: Any, based: bool = True) -> Any:
     if not varying and base is None:
         return total
     moved = _moved(frame, varying, base)
+    # With nothing to add, the kept sum itself is returned. Nobody writes into places.
     return moved + total if isinstance(total, np.ndarray) or total else moved
 
 
 def _moved(frame: Frame, varying: list, base: Any) -> Any:
-    """Return how far the parts of an index that vary, and the beginning of a block's array, move the place.
-
-    A loop often moves the other parts alone, so the last few sums are kept with the vectors that they were made of.
-    """
+    """Return how far the parts of an index that vary, and the beginning of a block's array, move the place."""
+    # A loop often moves the other parts alone, so the last few sums are kept, and with them the vectors that they were
+    # made of: as long as these live, no other object has their ids.
     key = (base, *[(id(part), extent, stride) for part, extent, stride in varying])
     known = frame.lanes.moves
     if key in known:
@@ -182,7 +188,7 @@ def _moved(frame: Frame, varying: list, base: Any) -> Any:
         term = position if stride == 1 else position * stride
         total = term if total is None else total + term
     if len(known) >= KEPT_MOVES:
-        del known[next(iter(known))]
+        del known[next(iter(known))]  # the oldest
     known[key] = [part for part, _, _ in varying], total
     return total
 
@@ -192,6 +198,7 @@ def inside(part: Any, extent: int) -> Any:
     if type(part) is Vector:
         if HOLDERS[part.kind].kind not in "iu":
             raise NotVectorisedError(f"of an index of the type {part.kind.__name__}")
+        # The usual index is made of `cuda.grid` and sizes, whose bounds are known: no number is looked at.
         if part.low is not None and part.low >= 0 and part.high < extent:  # type: ignore[operator]
             return part.data
         data = part.data
@@ -216,8 +223,10 @@ def load(frame: Frame, array: Array, place: Any) -> Any:
     if held.accesses is not None:
         held.accesses.read(frame.lanes, place)
     else:
+        # Without a record: if a store follows, the launch begins anew (Store.before_store).
         held.was_read = True
     if not isinstance(place, np.ndarray):
+        # All lanes read one element, so the value stays uniform.
         return element(array.kind, held.data, place)
     return loaded(array, held.data.take(place))
 
@@ -227,6 +236,7 @@ def store(frame: Frame, array: Array, place: Any, value: Any) -> None:
     held = array.store
     if array.frozen:
         raise NotVectorisedError("of a store into constant memory")
+    # Before anything is written: this keeps the old contents, and begins the log.
     held.before_store(frame.lanes.machine)
     numbers = converted(value, array.dtype, frame.width)
     if held.accesses is not None:
@@ -247,10 +257,11 @@ def converted(value: Any, dtype: np.dtype, width: int) -> Any:
         if data.dtype.kind == "c" and dtype.kind != "c":
             raise NotVectorisedError("of a store of complex numbers as others")
         if dtype.kind in "iu" and data.dtype.kind not in "iub":
-            return float_to_integer(data, dtype)
+            return float_to_integer(data, dtype)  # saturates; `astype` would depend on the CPU
         if dtype.kind == "b":
             return truth(value, width)
         if (
+            # NumPy stores a Python int by way of float64, which rounds a large one twice, and `astype` rounds once.
             value.kind is int
             and dtype.kind in "fc"
             and not -(1 << 53) <= value.bounds()[0] <= value.bounds()[1] <= 1 << 53
@@ -261,6 +272,7 @@ def converted(value: Any, dtype: np.dtype, width: int) -> Any:
         raise NotVectorisedError(f"of a store of a {type(value).__name__} into an array of {dtype}")
     if dtype.kind in "iu" and type(value) not in BOOLEANS:
         return np.array(int(CASTS_OF_DTYPES[dtype](value)), dtype)[()]
+    # NumPy's own store of one number into an array, as the scheduler's arrays do it.
     made = np.empty(1, dtype)
     made[0] = value
     return made[0]
@@ -269,8 +281,10 @@ def converted(value: Any, dtype: np.dtype, width: int) -> Any:
 def view_of(frame: Frame, array: Array, index: Any) -> Array:
     """Return the part of an array that an index with fewer parts, or with slices, names."""
     parts = list(index) if type(index) is tuple else [index]
+    # Without the Vectors, which refuse to be compared.
     if Ellipsis in [part for part in parts if type(part) is not Vector] or len(parts) > len(array.shape):
         raise NotVectorisedError("of an index with an ellipsis or too many parts")
+    # An axis without a part is whole, as in NumPy.
     parts += [slice(None)] * (len(array.shape) - len(parts))
     shape, strides, offset = [], [], array.offset
     for part, extent, stride in zip(parts, array.shape, array.strides, strict=True):
@@ -290,6 +304,7 @@ def range_of(part: slice, extent: int, width: int) -> tuple[Any, int, int]:
     """Return where a slice begins in each lane, and its length and step, which all lanes have in common."""
     bounds = part.start, part.stop, part.step
     columns = zip(*(scalars(bound, width if varies(bounds) else 1) for bound in bounds), strict=True)
+    # Python's own rules of slices, for each lane. Beginnings may differ, but a shape belongs to all lanes.
     ranges = [range(*slice(*(None if b is None else int(b) for b in row)).indices(extent)) for row in columns]
     if len({(len(one), one.step) for one in ranges}) > 1:
         raise NotVectorisedError("the lanes slice an array in different ways")

@@ -3,9 +3,7 @@
 What `a + b` means depends on the scalar types of both. `rule_of` asks the scalars themselves: it applies the scalar
 operator to a one of each type and looks at the type of the result, which is also the type that NumPy's function must
 compute in. So the rules of language/integers.py and of NumPy stand in one place only. Where no NumPy function is known
-to give the same bits, `lane_by_lane` calls the scalar operator for each lane. NumPy's functions of whole arrays take
-other instructions than those of single numbers in some builds, so `trusted` compares both on samples before the first
-use.
+to give the same bits, `lane_by_lane` calls the scalar operator for each lane.
 """
 
 import operator
@@ -94,6 +92,7 @@ def trusted(function: Callable, kind: Any, scalar: Callable | None = None, count
     random = np.random.default_rng(0)
 
     def reals() -> np.ndarray:
+        # Numbers of all magnitudes, numbers near 0 and 1, and the special ones; of two arguments, in two orders.
         spread = np.exp(random.uniform(-80, 80, SAMPLES)) * random.choice([-1.0, 1.0], SAMPLES)
         samples = np.concatenate([spread, random.uniform(-10, 10, SAMPLES), random.uniform(-1, 1, SAMPLES)])
         return random.permutation(np.concatenate([samples, [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]]))
@@ -102,6 +101,8 @@ def trusted(function: Callable, kind: Any, scalar: Callable | None = None, count
     with np.errstate(all="ignore"):
         for one in given if kind in COMPLEX else ():
             one.imag = reals()
+        # In some builds NumPy takes other instructions for whole arrays (SIMD) than for single numbers: bits may
+        # differ.
         whole = function(*given)
         single = np.array([(scalar or function)(*row) for row in zip(*given, strict=True)])
     return whole.dtype == single.dtype and _bits(whole) == _bits(single)
@@ -131,6 +132,7 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         raise NotVectorisedError(f"an operator meets a {(one if one not in HOLDERS else other).__name__}")
     try:
         with np.errstate(all="ignore"):
+            # Of ones, because no operator divides by 0, or shifts out of range, with these.
             kind = type(operation(one(1), other(1)))
     except Exception as error:
         raise NotVectorisedError(f"an operator raises {type(error).__name__}") from None
@@ -150,6 +152,8 @@ def rule_of(operation: Callable, one: type, other: type) -> Rule | None:
         return None
     if dtype.kind in "iu" and any(HOLDERS[operand].kind not in "iub" for operand in (one, other)):
         return None  # a bit operation of floats
+    # No samples are needed: IEEE 754 rounds sums, products and quotients in one way, and an integer's quotient by 0 is
+    # 0 in NumPy as it is for OPERATORS.
     return Rule(kind, dtype, UFUNCS[operation])
 
 
@@ -179,12 +183,16 @@ def binary(operation: Callable, a: Any, b: Any, width: int) -> Any:
     rule = rule_of(operation, kind_of(a), kind_of(b))
     if rule is None:
         return lane_by_lane(operation, (a, b), width)
+    # The device takes the low 32 bits of a count, and shifts all bits out from 64 on: not NumPy's rule.
     if operation in SHIFTS and not _within(b, 0, 8 * rule.dtype.itemsize - 1):
         return lane_by_lane(operation, (a, b), width)
     left, right = in_dtype(a, rule.dtype), in_dtype(b, rule.dtype)
+    # A Python int does not fit the other operand's type in some lane: the scalar operator converts it, or raises.
     if left is None or right is None:
         return lane_by_lane(operation, (a, b), width)
     data = rule.function(left, right)
+    # An integer of the device wraps, and so does NumPy's. A Python int grows instead, so its bounds must show that no
+    # lane has left 64 bits.
     if rule.kind is not int:
         return Vector(rule.kind, data)
     return Vector(int, data, *_bounds_after(rule.function, a, b))
@@ -205,6 +213,7 @@ def in_dtype(value: Any, dtype: np.dtype) -> Any:
         if value.kind is int and dtype.kind in "fc" and not _within(value, -EXACT, EXACT):
             return None
         if value.kind is int and dtype.kind in "iu" and dtype != np.int64:
+            # Python's int refuses to become a uint64 that cannot hold it; `astype` would wrap it.
             limits = np.iinfo(dtype)
             if not _within(value, int(limits.min), int(limits.max)):
                 return None
@@ -221,6 +230,7 @@ def _within(value: Any, low: int, high: int) -> bool:
     """Return whether all lanes' integers lie in a range."""
     if type(value) is not Vector:
         return low <= int(value) <= high
+    # A bool is 0 or 1, which lie in every range that is asked for. A float never counts as inside.
     if value.data.dtype.kind not in "iu":
         return value.data.dtype.kind == "b"
     least, most = value.bounds()
@@ -242,13 +252,14 @@ def _bounds_after(function: Callable, a: Any, b: Any) -> tuple[int | None, int |
                 if type(value) is Vector and not attempt:
                     value.low = None
         raise NotVectorisedError("an index leaves 64 bits")
+    # Bounds that follow from those of the operands. All others are measured when they are asked for.
     low, high = _ends(a)
     if function is np.floor_divide and type(b) is int and b > 0:
         return low // b, high // b
     if function is np.remainder and type(b) is int and b > 0:
         return (low, high) if low >= 0 and high < b else (0, b - 1)
     if function is np.right_shift:
-        return min(low, 0), max(high, 0)
+        return min(low, 0), max(high, 0)  # towards 0 or -1
     if function is np.bitwise_and and type(b) is int and b >= 0:
         return 0, b
     return None, None
@@ -259,6 +270,7 @@ def _bounds_of(function: Callable, low: int, high: int, other_low: int, other_hi
         return low + other_low, high + other_high
     if function is np.subtract:
         return low - other_high, high - other_low
+    # A product is largest and smallest at ends of both ranges.
     corners = (low * other_low, low * other_high, high * other_low, high * other_high)
     return min(corners), max(corners)
 
@@ -280,6 +292,7 @@ def unary(operation: Callable, value: Any, width: int) -> Any:
     if value.kind is Boolean:
         if operation is operator.invert:
             return Vector(Boolean, 1 - value.data)
+        # Every operator but `~` takes a Boolean as the int64 0 or 1.
         value = Vector(np.int64, value.data)
     kind = _unary_kind(operation, value.kind)
     if kind is None:
@@ -287,6 +300,7 @@ def unary(operation: Callable, value: Any, width: int) -> Any:
     data = UNARY[operation](value.data)
     if kind is int and operation is operator.neg:
         low, high = value.bounds()
+        # -(-2**63) is no int64.
         if low == -INT64:
             raise NotVectorisedError("an index leaves 64 bits")
         return Vector(int, data, -high, -low)
@@ -322,6 +336,7 @@ def by_alternatives(function: Callable, arguments: tuple, width: int) -> Any:
 
 def alternatives(arguments: tuple, width: int) -> Iterator[tuple[np.ndarray, list]]:
     """Yield the places of the lanes of each combination of types, and the arguments that they have."""
+    # The choices of all arguments are the digits of a lane's label.
     labels = np.zeros(width, np.int64)
     for argument in arguments:
         if type(argument) is Mixed:
@@ -343,6 +358,7 @@ def _either(beyond: Callable, a: Any, b: Any, width: int) -> Any:
     left, right = (value.data if type(value) is Vector else value for value in (a, b))
     second = beyond(right, left)
     pieces = [(np.flatnonzero(lanes), value) for lanes, value in ((~second, a), (second, b))]
+    # Each lane gets an operand with its type, so the result may be a Mixed.
     return merge(width, [(places, take(value, places)) for places, value in pieces if len(places)], None)
 
 
@@ -369,7 +385,9 @@ def extreme(builtin: Callable) -> Callable:
             return lane_by_lane(scalar, (a, b), width)
         kind = np.result_type(one, other).type
         left, right = in_dtype(a, np.dtype(kind)), in_dtype(b, np.dtype(kind))
+        # A comparison with NaN is false: a NaN on the left loses so, one on the right by the second condition.
         chosen = np.where(beyond(left, right) | (right != right), left, right)
+        # Of 0.0 and -0.0, max takes the first and min the second.
         equal = np.where(np.signbit(left) == negative_zero, left, right)
         return Vector(kind, np.where(left == right, equal, chosen))
 

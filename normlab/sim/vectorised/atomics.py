@@ -28,7 +28,7 @@ COMMUTING = {
     "sub": (np.subtract, "sum"),
     "max": (np.maximum, "max"),
     "min": (np.minimum, "min"),
-    "nanmax": (np.maximum, "max"),
+    "nanmax": (np.maximum, "max"),  # integers, for which alone this row is used, have no NaN
     "nanmin": (np.minimum, "min"),
     "and_": (np.bitwise_and, "and"),
     "or_": (np.bitwise_or, "or"),
@@ -79,7 +79,9 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
         raise NotVectorisedError("of an atomic operation on constant memory")
     machine, held = frame.lanes.machine, array.store
     place = place_of(frame, array, index)
+    # Lanes that share a place make one update each.
     places = place if isinstance(place, np.ndarray) else np.full(frame.width, place)
+    # An atomic reads the element before it writes it.
     all_written(held, place)
     held.before_store(machine)
     if array.seen is not None:
@@ -90,8 +92,10 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
     if not used and name in COMMUTING and array.dtype.kind in "iu":
         function, kind = COMMUTING[name]
         held.accesses.updated(frame.lanes, places, kind)
+        # `at` does every lane's update. An indexed `+=` would do one of those with the same place.
         function.at(held.data, places, converted(values[0], array.dtype, frame.width))
         return None
+    # From here on the order counts. After TURN atomics a thread gives way, and `rounds` tells another order.
     if machine.atomics >= TURN:
         raise OrderError("so many atomic operations make the scheduler's threads take turns")
     machine.ordered = True
@@ -110,16 +114,19 @@ def update(frame: Frame, name: str, used: bool, array: Any, index: Any, values: 
             )
         )
         return None
+    # Gives up if an earlier atomic has touched these elements: its order to this one would decide a result.
     held.accesses.updated(frame.lanes, places, "ordered")
     order = machine.rounds.order(frame.lanes.ids)
     if order is None:
         return _in_order(array, name, places, values, frame.width)
     old = _in_order(array, name, places[order], tuple(take(value, order) for value in values), frame.width)
+    # The inverse of a permutation is its argsort: each lane gets the number that it has found.
     return take(old, np.argsort(order))
 
 
 def _in_order(array: Array, name: str, places: np.ndarray, values: tuple, width: int) -> Any:
     """Do an operation lane after lane, with the scheduler's own code; return the old elements."""
+    # A view with the scheduler's loads and stores, which widen and wrap integers.
     memory = as_kernel_array(array.store.data)
     method = getattr(ONE_BY_ONE, name)
     columns = zip(*(scalars(value, width) for value in values), strict=True)
@@ -135,16 +142,20 @@ def settle(machine: Any, among: Any) -> None:
             groups.setdefault(id(one.accesses), []).append(one)
     machine.pending = [one for one in machine.pending if one.accesses not in among]
     for group in groups.values():
+        # One NumPy function does all sums of an array, so that `at` keeps to their order.
         if len({one.name for one in group}) > 1:
             raise NotVectorisedError("float sums and differences go to one array")
         ids, places, numbers = (
             np.concatenate([getattr(one, name) for one in group]) for name in ("ids", "places", "numbers")
         )
+        # The lanes of one statement that are all in one pass and round are in the scheduler's order already.
         if len(group) > 1 or not all(isinstance(part, int) for part in group[0].moment):
             lengths = [len(one.ids) for one in group]
+            # The last key: of the sums of one lane in one round, the earlier statement comes first.
             turn = np.repeat(np.arange(len(group)), lengths)
             moments = [[np.broadcast_to(part, len(one.ids)) for part in one.moment] for one in group]
             passes, rounds = map(np.concatenate, zip(*moments, strict=True))
             order = np.lexsort((turn, *machine.rounds.keys(ids, (passes, rounds))))
             places, numbers = places[order], numbers[order]
+        # One by one and in this order, each sum rounded to the array's dtype, as in the scheduler.
         COMMUTING[group[0].name][0].at(group[0].data, places, numbers)

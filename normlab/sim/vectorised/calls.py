@@ -64,9 +64,10 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
             return Index(name)
         if name == "laneid":
             return frame.lanes.special("laneid")
+        # Each belongs to the one thread that the scheduler runs.
         if name in ("current", "grid_run", "observer"):
             raise NotVectorisedError(f"of cuda.{name}")
-    elif kind is Index or kind is IndexByName:
+    elif kind is Index or kind is IndexByName:  # `cuda.threadIdx.x`, or `threadIdx.x` imported by name
         return frame.lanes.special(f"{value.name if kind is Index else value._name}.{name}")
     elif kind is Array:
         return _array_attribute(value, name)
@@ -84,6 +85,7 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         return _part_of_complex(name, value, frame.width)
     elif kind is Vector or kind is Mixed or (isinstance(value, tuple) and name not in getattr(kind, "_fields", ())):
         raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
+    # The rest is the host's, and so the same for all lanes: a module's name, `cuda.blockDim`, a tuple's field.
     found = getattr(value, name)
     return frame.lanes.machine.launch.array(found, ("outer", name)) if isinstance(found, np.ndarray) else found
 
@@ -98,7 +100,7 @@ def _part_of_complex(name: str, value: Any, width: int) -> Any:
         raise NotVectorisedError(f"of the attribute {name!r} of a {value.kind.__name__}")
     if name == "conjugate":
         return Vector(value.kind, value.data.conj())
-    part = np.ascontiguousarray(getattr(value.data, name))
+    part = np.ascontiguousarray(getattr(value.data, name))  # a part is every second number
     return Vector(float if value.kind is complex else part.dtype.type, part)
 
 
@@ -118,7 +120,7 @@ def _array_attribute(array: Array, name: str) -> Any:
 
 def _reshaped(array: Array, shape: tuple) -> Array:
     extents = shape_of(shape[0] if len(shape) == 1 else shape)
-    if not array.contiguous or prod(extents) != array.size:
+    if not array.contiguous or prod(extents) != array.size:  # a copy would be needed, or -1 be found out
         raise NotVectorisedError("of a reshaped array")
     return array.viewed(extents, contiguous_strides(extents, array.lane_stride), array.offset)
 
@@ -138,11 +140,13 @@ class Site:
 def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     """Return `function(*given, **named)` for all lanes of a frame."""
     frame = site.frame
-    frame.call.at = site.node
+    frame.call.at = site.node  # after the arguments, which may have set it to calls of their own
     if type(function) is Method:
         found = function.run(*given)
     elif type(function) is MethodType:
         found = _method(site, function, given, named)
+    # A Python function without a rewritten tree, or with `cuda` bound to it, stands for an intrinsic
+    # (language/rewrite.py).
     elif type(function) is partial or (type(function) is FunctionType and function_tree(function.__code__) is None):
         found = _twin(site, function, given, named)
     elif type(function) is FunctionType:
@@ -155,22 +159,24 @@ def call(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
         found = length_of(*given)
     elif function is zip or function is enumerate:
         found = _walk(function, given, **named)
+    # The same in all lanes: called once.
     elif not any(map(varies, given)) and not named and not any(type(one) is Array for one in given):
         found = _of_scalars(site, function, given)
     elif named:
         raise NotVectorisedError(f"of keyword arguments of {getattr(function, '__name__', function)!r}")
     else:
         found = functions.call(function, tuple(given), frame.width)
+    # In a frame of one lane every value is a scalar, as `values.take` makes them.
     return _alone(found) if frame.width == 1 else found
 
 
 def _walk(function: Any, parts: list, start: int = 0, strict: bool = False) -> Walk:
     """Return what `zip` or `enumerate` walks through."""
     if function is enumerate:
-        sequence, *given = parts
+        sequence, *given = parts  # `enumerate(x, 1)` begins at 1
         first = operator.index(*given) if given else start
         return Walk((range(first, first + length_of(sequence)), sequence))
-    if strict and len(set(map(length_of, parts))) > 1:
+    if strict and len(set(map(length_of, parts))) > 1:  # Python raises
         raise NotVectorisedError("zip gets sequences of different lengths")
     return Walk(tuple(parts))
 
@@ -184,6 +190,7 @@ def _alone(value: Any) -> Any:
 
 def _of_scalars(site: Site, function: Any, given: list) -> Any:
     """Return a function of scalars, which is the same in every lane."""
+    # Called here are functions of their arguments alone. Another may ask for the running thread, and there is none.
     cast = isinstance(function, functions.IntegerCast) or (
         isinstance(function, type) and issubclass(function, np.generic)
     )
@@ -199,7 +206,7 @@ def _of_scalars(site: Site, function: Any, given: list) -> Any:
 
 def _twin(site: Site, function: Any, given: list, named: dict[str, Any]) -> Any:
     """Return what a twin gives: a function of Python alone that stands for an intrinsic."""
-    key = function.func if type(function) is partial else function
+    key = function.func if type(function) is partial else function  # registered without the launch's `cuda`
     made = TWINS.get(id(key))
     if made is not None:
         return made(site.frame, *given, **named)
@@ -234,7 +241,7 @@ def _method(site: Site, method: MethodType, given: list, named: dict[str, Any]) 
 def _atomic(site: Site, name: str, given: list, named: dict[str, Any]) -> Any:
     if named or len(given) < 2:
         raise NotVectorisedError("of keyword arguments of an atomic operation")
-    if name == "compare_and_swap":
+    if name == "compare_and_swap":  # it has no index: it means the first element
         array, *values = given
         return atomics.update(site.frame, "cas", site.used, array, (0,) * len(array.shape), tuple(values))
     array, index, *values = given
@@ -245,12 +252,13 @@ def _grid(site: Site, ndim: Any) -> Any:
     frame = site.frame
     axes = ["xyz"[axis] for axis in range(operator.index(ndim))]
     found = tuple(_position(frame, axis) for axis in axes)
-    return found[0] if ndim == 1 else found
+    return found[0] if ndim == 1 else found  # cuda.grid(1) is an int
 
 
 def _position(frame: Frame, axis: str) -> Any:
     """Return blockIdx * blockDim + threadIdx along an axis."""
     extent = getattr(frame.lanes.machine.launch.block, axis)
+    # Of Python ints, with their bounds: an index made of this needs no check of its numbers.
     parts = frame.lanes.special(f"blockIdx.{axis}"), extent, frame.lanes.special(f"threadIdx.{axis}")
     block, _, thread = parts
     product = binary(operator.mul, block, extent, frame.width) if type(block) is Vector else block * extent
@@ -274,8 +282,8 @@ def _vote_of_block(name: str) -> Callable:
     def vote(site: Site, predicate: Any) -> Any:
         frame, machine = site.frame, site.frame.lanes.machine
         if kind_of(predicate) in BOOLS:
-            raise NotVectorisedError(f"{name} gets a bool")
-        machine.barrier(frame)
+            raise NotVectorisedError(f"{name} gets a bool")  # which Numba does not compile: the scheduler raises
+        machine.barrier(frame)  # gives up unless whole blocks are here, so the counts below are theirs
         blocks = machine.block_of[frame.lanes.ids]
         true = np.broadcast_to(truth(predicate, frame.width), frame.width)
         count = np.bincount(blocks, true, machine.blocks).astype(np.int64)
@@ -289,10 +297,12 @@ def _vote_of_block(name: str) -> Callable:
 def _shared_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> Any:
     machine, kind = site.frame.lanes.machine, dtype_of(dtype)
     extents = shape_of(shape)
+    # A call makes one array. Device functions that a closure made from one source share its nodes, not their globals.
     key = id(site.node), id(site.frame.call._globals)
-    if extents == (0,):
+    if extents == (0,):  # shape 0 is all of the dynamic shared memory
         return _seen(site, key, machine.dynamic(kind, machine.cuda.shared._dynamic_bytes, DYNAMIC_POISON), True)
     made = machine.shared(key, extents, kind, alignment or kind.alignment)
+    # Such a launch fails: the scheduler raises, with the array's shape and bytes.
     static = machine.static_bytes()
     if static > MAX_STATIC_SHARED or static + machine.cuda.shared._dynamic_bytes > MAX_SHARED:
         raise NotVectorisedError("a block's shared arrays take more bytes than a block has")
@@ -319,16 +329,19 @@ def _local_array(site: Site, shape: Any, dtype: Any, alignment: Any = None) -> A
 
 
 def _constant_array(site: Site, array: Any) -> Any:
+    # Records are several arrays, one for each field.
     if type(array) is Records:
         return array._replace(fields={name: _constant_array(site, field) for name, field in array.fields.items()})
     if type(array) is not Array:
         raise NotVectorisedError("of constant memory made of something other than an array")
+    # A view of its own, because a kernel may store into the same array under its argument's name.
     constant = array.viewed(array.shape, array.strides, array.offset)
     constant.frozen = True
     return constant
 
 
 def _select(site: Site, condition: Any, if_true: Any, if_false: Any) -> Any:
+    # Both values have been computed, as selp has both operands: no lane needs a frame of its own.
     chosen = truth(condition, site.frame.width)
     if not isinstance(chosen, np.ndarray):
         return if_true if chosen else if_false
@@ -358,6 +371,7 @@ def _vote(name: str) -> Callable:
     return lambda site, mask, predicate: warps.vote(site.frame, name, mask, predicate)
 
 
+# A method without a row is left to the scheduler: activemask and nanosleep depend on its turns.
 METHODS: dict[type, dict[str, Callable]] = {
     Cuda: {
         "grid": _grid,
@@ -373,6 +387,8 @@ METHODS: dict[type, dict[str, Callable]] = {
         **dict.fromkeys(("threadfence", "threadfence_block", "threadfence_system"), _fence),
         "syncwarp": lambda site, *mask: warps.syncwarp(site.frame, *mask),
         "selp": _select,
+        # Cache hints change no value. ldcg, ldcs and ldlu are other names of this method, and stcs, stwb and stwt of
+        # stcg. Not ldcv: a loop that waits for a store polls with it.
         "ldca": lambda site, array, index: accesses.load_item(site.frame, array, index),
         "stcg": lambda site, array, index, value: accesses.store_item(site.frame, array, index, value),
     },

@@ -12,10 +12,8 @@ from normlab.sim.vectorised.values import BOOLEANS, HOLDERS, SIGNED, Vector
 
 
 def float_to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return floats truncated toward zero as cvt.rzi does: out of range saturates in a register of 32 or 64 bits.
-
-    A type narrower than the register then wraps. NaN is the register's highest bit, or 0 from a narrower float into 32.
-    """
+    """Return floats truncated toward zero as cvt.rzi does: out of range saturates in a register of 32 or 64 bits."""
+    # PTX has no conversion of a float to 8 or 16 bits: it goes by way of a register of 32.
     register = max(dtype.itemsize * 8, 32)
     signed = dtype.kind == "i"
     low = -(1 << register - 1) if signed else 0
@@ -25,11 +23,14 @@ def float_to_integer(data: np.ndarray, dtype: np.dtype) -> np.ndarray:
     # 2.0**63 - 1 is no float64: compare with the power of two above, and put the largest integer in by hand.
     over, under, nan = whole >= float(high + 1), whole < low, np.isnan(wide)
     held = np.dtype(np.int64) if signed else np.dtype(np.uint64)
+    # What does not fit is replaced first, because it depends on the CPU what `astype` makes of it.
     result = np.where(over | under | nan, 0.0, whole).astype(held)
     result[over], result[under] = high, low
+    # NaN is the register's highest bit, or 0 from a narrower float into 32 bits (PTX ISA, cvt).
     if register == 64 or data.dtype == np.float64:
         nothing = 1 << register - 1
         result[nan] = nothing - (1 << register) if signed else nothing
+    # A type narrower than the register takes its low bits.
     return result.astype(dtype)
 
 
@@ -39,11 +40,12 @@ def to_integer(cast: IntegerCast, value: Any, width: int) -> Any:
         raise NotVectorisedError(f"of a cast of a {type(value).__name__}")
     data = value.data
     if data.dtype.kind in "iub":
-        data = data.astype(cast.dtype)
+        data = data.astype(cast.dtype)  # keeps the low bits, as a cast of C does
     elif data.dtype in (np.float16, np.float32, np.float64):
         data = float_to_integer(data, cast.dtype)
     else:
         return lane_by_lane(cast, (value,), width)
+    # A narrow integer is held in 64 bits again, as after a load; its kind remembers the width.
     kind = WITH_LOADS_OF_THEIR_OWN.get(cast.dtype, cast.dtype.type)
     return Vector(kind, data.astype(HOLDERS[kind], copy=False))
 
@@ -57,6 +59,7 @@ def to_scalar_type(kind: type, value: Any, width: int) -> Any:
     if kind in BOOLEANS:
         return Vector(kind, value.data != 0)
     if kind in (np.float32, np.float64) and value.kind is ml_dtypes.bfloat16:
+        # Exact: every bfloat16 is a float32.
         return Vector(kind, value.data.astype(kind))
     if HOLDERS[kind].kind == "f" and value.data.dtype.kind in "iubf":
         data = in_dtype(value, HOLDERS[kind])

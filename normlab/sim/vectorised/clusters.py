@@ -38,6 +38,7 @@ def arrive(frame: Frame) -> None:
         raise NotVectorisedError("threads arrive at a cluster's barrier a second time")
     machine.arrived[ids] = True
     if machine.remote is not None:
+        # A block that these lanes have reached into waits for this arrival before it ends: the accesses are safe.
         machine.remote[ids] = False
 
 
@@ -57,7 +58,9 @@ def wait(frame: Frame) -> None:
     # A thread that gives way may come to its wait when the others have met without it.
     if machine.launch.watch is not None and machine.atomics >= TURN:
         raise NotVectorisedError("so many atomic operations make the scheduler's threads take turns")
+    # Before the lanes' pass changes: the observer notes in which one they have come.
     machine.launch.tell("cluster_wait", frame)
+    # The blocks may have run different numbers of passes. All go on in the next multiple of CLUSTER_PASSES.
     machine.rounds.barrier(ids, machine.block_of[ids] // machine.launch.cluster, CLUSTER_PASSES)
     machine.meet("cluster", ids)
     machine.arrived[ids], machine.waited[ids] = False, True
@@ -85,18 +88,24 @@ def _place_in(frame: Frame, array: Any, index: Any, owner: Any, operation: str) 
     machine = frame.lanes.machine
     if type(array) is not Array or array.store.space != "shared" or type(index) is Mixed:
         raise NotVectorisedError("of an access to something other than another block's shared memory")
+    # If the lane ends before its next arrival, the other block may have ended even earlier: `Machine.returned` gives
+    # up.
     if machine.remote is None:
         machine.remote = np.zeros(machine.size, np.bool_)
     machine.remote[frame.lanes.ids] = True
     other = numbers_of(owner, frame.width, np.dtype(np.int64))
     if other.min() < 0 or other.max() >= machine.launch.cluster:
         raise NotVectorisedError("there is no such block in the cluster")
+    # No block waits for another one to begin, until all have met at the cluster's barrier once.
     if machine.launch.proof is not None and not machine.waited[frame.lanes.ids].all():
         raise NotVectorisedError("of an access to a block that may not have begun")
     blocks = machine.block_of[frame.lanes.ids].astype(np.int64)
+    # Chunks hold whole clusters, so a block's rank is its number in the chunk modulo the cluster's size.
     first = blocks - blocks % machine.launch.cluster
+    # A block without live threads has ended, and its shared memory with it.
     if not np.bincount(machine.block_of[machine.alive], minlength=machine.blocks)[first + other].all():
         raise NotVectorisedError("of an access to a block that has ended")
+    # Counted from the beginning of a block's own array, because the beginning is another block's.
     place = place_of(frame, array, index, based=False)
     if array.seen is not None:
         machine.launch.tell("reached", frame, array, place, other, operation)
@@ -109,16 +118,20 @@ def team_sync(frame: Frame, number: Any, threads: Any) -> None:
     sizes, barriers = (numbers_of(one, len(ids), np.dtype(np.int32)) for one in (threads, number))
     if barriers.min() < 1 or barriers.max() > teams.LAST or (sizes % WARP_SIZE).any():
         raise NotVectorisedError("there is no such barrier, or no such team")
+    # A number for each barrier of each block of the chunk: barriers go from 0 to LAST.
     team = machine.block_of[ids] * (teams.LAST + 1) + barriers
     _, first, places, counts = np.unique(team, return_index=True, return_inverse=True, return_counts=True)
     if (counts[places] != sizes).any():
         raise NotVectorisedError("only some threads of a team come to its barrier together")
+    # bar.sync counts warps: a GPU would count a part of a warp as 32 threads.
     if len(ids) != WARP_SIZE * len(np.unique(machine.warps[ids])):
         raise NotVectorisedError("only some threads of a warp come to a team's barrier")
     if machine.team_of is None:
         machine.team_of = np.full(machine.size, -1, np.int32)
     known = machine.team_of[ids]
     machine.team_of[ids] = team
+    # Until the block's barrier a lane is in one team, and a team has the same lanes: the logs have one owner for each
+    # lane (Accesses.meet).
     others = (known >= 0) & (known != team) | (known != known[first][places])
     if others.any() or np.isin(machine.team_of, team).sum() != len(ids):
         raise NotVectorisedError("of threads, or a number, of several teams between two barriers of a block")

@@ -34,7 +34,7 @@ class Copies:
 
 def _of(frame: Frame) -> Copies:
     machine = frame.lanes.machine
-    if machine.copies is None:
+    if machine.copies is None:  # most kernels have none
         machine.copies = Copies(machine.size)
     return machine.copies
 
@@ -45,6 +45,7 @@ def start(frame: Frame, target: Any, target_index: Any, source: Any, source_inde
         raise NotVectorisedError("of a copy that is not into shared memory")
     width = int(width)
     size = width * target.dtype.itemsize
+    # cp.async moves 4, 8 or 16 bytes; a wider copy is several instructions.
     if (size not in (4, 8) and (size % WIDEST or not size)) or source.store.space != "global":
         raise NotVectorisedError("of a copy of a size or source that no instruction has")
     of_source = size // source.dtype.itemsize
@@ -55,6 +56,7 @@ def start(frame: Frame, target: Any, target_index: Any, source: Any, source_inde
     sources = places_of(frame, source, source_index, of_source)
     tell_instructions(frame, source, sources, "ldgsts")
     tell_instructions(frame, target, targets, "ldgsts")
+    # Now and not at the wait: what is stored to the source later does not reach the copy.
     read = [load(frame, source, place) for place in sources]
     # The bits travel: the elements of a lane side by side, seen as elements of the target.
     bits = np.empty((frame.width, of_source), source.dtype)
@@ -64,6 +66,7 @@ def start(frame: Frame, target: Any, target_index: Any, source: Any, source_inde
     for column, to in enumerate(targets):
         places = np.broadcast_to(to, frame.width)
         in_flight(frame.lanes, target.store, places, numbers[:, column])
+        # `committed[ids]` is a copy of the numbers, so a later commit moves nothing into another group.
         copies.waiting.append((ids, copies.committed[ids], target, places, numbers[:, column]))
 
 
@@ -77,6 +80,7 @@ def wait(frame: Frame, pending: Any) -> None:
     if type(pending) is Vector or pending < 0:
         raise NotVectorisedError("of a wait for a varying or negative number of copies")
     copies, machine = _of(frame), frame.lanes.machine
+    # No group is below -1: the copies of lanes that do not wait here stay under way.
     limit = np.full(machine.size, -1, np.int64)
     limit[frame.lanes.ids] = copies.committed[frame.lanes.ids] - int(pending)
     left = []
@@ -94,11 +98,13 @@ def wait(frame: Frame, pending: Any) -> None:
                 left.append(part)
             else:
                 _arrive(machine, part)
+    # A copy that no wait covers never arrives, as in the scheduler.
     copies.waiting = left
 
 
 def _arrive(machine: Any, copy: tuple) -> None:
     ids, _, target, places, numbers = copy
+    # Logged at the wait, because the memory changes here: a thread that reads it before finds the old number.
     target.store.accesses.written(Lanes(machine, ids), places, numbers)
     target.store.data[places] = numbers
     arrived(target.store, places)

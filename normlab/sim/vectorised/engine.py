@@ -39,6 +39,7 @@ class Learnt:
         if self.refusals < PATIENCE:
             return False
         self.skipped = (self.skipped + 1) % ANOTHER_TRY
+        # Once in ANOTHER_TRY launches the engine tries again, because other arguments may suit it.
         return self.skipped != 0
 
 
@@ -63,6 +64,7 @@ def attempt(
     count as never written, to run the launch only if that proves that `sanitize` would find nothing (proof.py); None to
     prove nothing. `any_order`: prove, too, that no schedule changes a result.
     """
+    # What is to be proved belongs to the key: a proof gives up where a plain run of the same kernel succeeds.
     key = id(original.__code__), uninitialized is not None, any_order
     learnt = _learnt.setdefault(key, Learnt(original.__code__))
     if not insist and learnt.skips():
@@ -81,6 +83,7 @@ def attempt(
 
 def _attempts(begun: Callable[[], Launched], body: FunctionType, arguments: list, learnt: Learnt) -> str | None:
     """Run a launch, begun anew in every attempt; return None, or why the scheduler must run it."""
+    # A GPU has no floating-point warnings.
     with np.errstate(all="ignore"):
         for _ in range(ATTEMPTS):
             launch = begun()
@@ -89,13 +92,19 @@ def _attempts(begun: Callable[[], Launched], body: FunctionType, arguments: list
                 return None
             except RestartError as restart:
                 launch.restore()
+                # `launch.recorded` is `learnt.recorded`, and has grown: the next attempt records one more array's
+                # loads.
                 learnt.whole |= isinstance(restart, WholeGridError)
             except OrderError as refusal:
                 launch.restore()
                 crowded = isinstance(refusal, CrowdedError)
+                # Smaller chunks are not possible, or so small that the scheduler is faster. The next launch may have
+                # other arguments, so it begins with large chunks again.
                 if learnt.whole or _together(launch, learnt) == launch.cluster or launch.threads < FEWEST:
                     learnt.lanes = LANES
                     return _reason(body, refusal)
+                # Logs that are too long need fewer blocks. An order that decides needs one block, or cluster, at a
+                # time: then blocks run in the scheduler's order.
                 learnt.lanes = learnt.lanes // 4 if crowded else 1
             except NotVectorisedError as refusal:
                 launch.restore()
@@ -127,15 +136,19 @@ def _run_chunks(launch: Launched, body: FunctionType, arguments: list, learnt: L
     """Run the blocks of a launch, some at a time."""
     together = _together(launch, learnt)
     code = prepared(body)
+    # Each argument that `*args` takes goes by the name of `*args`.
     names = code.parameters + [code.rest or ""] * (len(arguments) - len(code.parameters))
     given = [
         _argument(launch, value, place, name) for place, (value, name) in enumerate(zip(arguments, names, strict=False))
     ]
     parameters = bound(body, given, {})
+    # Chunks run in the scheduler's order of blocks, so that a later block finds in memory what an earlier one has
+    # written.
     for first in range(0, launch.blocks, together):
         machine = Machine(launch, first, min(together, launch.blocks - first))
         invoke(body, parameters, machine.all_lanes)
         machine.finish()
+    # Only after the last chunk: until then any chunk may still give up, and the launch is undone.
     launch.finish()
 
 

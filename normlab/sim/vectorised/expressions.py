@@ -62,6 +62,7 @@ def refusing(what: str) -> Expression:
 
 def compiled(node: Any) -> Expression:
     """Return the function that computes an expression of the syntax tree in a frame."""
+    # What has no rule refuses when it is reached, and not now: the kernel's arguments may never lead there.
     builder = BUILDERS.get(type(node))
     return builder(node) if builder else refusing(f"of {type(node).__name__.lower()} {ast.unparse(node)!r}")
 
@@ -76,6 +77,7 @@ def operate(operation: Callable, a: Any, b: Any, frame: Frame) -> Any:
 
 
 def _constant(node: ast.Constant) -> Expression:
+    # The number that the scheduler's code has here: np.float64 for a float, np.int64 for a marked integer.
     value = typed_constant(node.value)
     return lambda frame: value
 
@@ -87,6 +89,7 @@ def _name(node: ast.Name) -> Expression:
         found = frame.variables.get(name, Unbound)
         if type(found) is not Mixed and found is not Unbound:  # the usual case: every lane has assigned it
             return found
+        # A local name is never an outer one, even if lanes have not assigned it.
         if name in frame.call.function.locals:
             return value_of(frame, name)
         return frame.call.outer(name)  # of the enclosing function, the module or the builtins
@@ -106,6 +109,7 @@ def _binary(node: ast.BinOp) -> Expression:
 
 def _unary(node: ast.UnaryOp) -> Expression:
     operand = compiled(node.operand)
+    # `not` asks for the truth of its operand, of whatever type, and so compiles it as a test.
     if isinstance(node.op, ast.Not):
         test = compiled_test(node.operand)
 
@@ -128,6 +132,7 @@ def _compare(node: ast.Compare) -> Expression:
     comparisons = [_comparison(one) for one in node.ops]
     if None in comparisons:
         return refusing(f"of the comparison {ast.unparse(node)!r}")
+    # Nearly every comparison has two operands.
     if len(others) == 1:
         (other,), (comparison,) = others, comparisons
         return lambda frame: comparison(first(frame), other(frame), frame)  # type: ignore[misc]
@@ -141,10 +146,11 @@ def _compare(node: ast.Compare) -> Expression:
         holds = truth(found, frame.width)
         if not isinstance(holds, np.ndarray):
             return chained(frame, right, position + 1) if holds else found
+        # Where the first comparison is false it is the result, and c is not computed: it may not be computable there.
         undecided = np.flatnonzero(holds)
         if not len(undecided):
             return found
-        if len(undecided) == frame.width:
+        if len(undecided) == frame.width:  # no lane is decided, so this frame serves
             return chained(frame, right, position + 1)
         rest = chained(frame.child(undecided), take(right, undecided), position + 1)
         return merge(frame.width, [(undecided, rest)], found, complete=False)
@@ -170,6 +176,7 @@ def _membership(positive: bool) -> Callable[[Any, Any, Frame], Any]:
             raise NotVectorisedError(f"of a search in a {type(b).__name__}")
         found: Any = False
         for one in b:
+            # All entries are compared: to stop at the first equal one would need a frame for the other lanes.
             found = found | truth(operate(operator.eq, a, one, frame), frame.width)
         return Vector(bool, found == positive) if isinstance(found, np.ndarray) else bool(found) is positive
 
@@ -180,10 +187,11 @@ def _identity(positive: bool) -> Callable[[Any, Any, Frame], Any]:
     """Return the function that computes `a is b`, which kernels ask of None; positive: False for `is not`."""
 
     def compare(a: Any, b: Any, frame: Frame) -> Any:
-        if type(a) is Mixed or type(b) is Mixed:
+        if type(a) is Mixed or type(b) is Mixed:  # None in some lanes, as after `found = None` before a branch
             return by_alternatives(lambda a, b, width: (a is b) is positive, (a, b), frame.width)
         if a is not None and b is not None:
             raise NotVectorisedError("identity of something other than None is asked")
+        # One of both is None. Numbers that vary are never None, so the answer is the same in all lanes.
         return (a is b) is positive
 
     return compare
@@ -193,6 +201,7 @@ def _boolean(node: ast.BoolOp) -> Expression:
     """Return `a and b`, or `a or b`: one of the two operands. b is computed in the lanes that a leaves undecided."""
     first, *rest = node.values
     one = compiled(first)
+    # `a and b and c` is `a and (b and c)`.
     other = compiled(rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest))
     wants_true = isinstance(node.op, ast.And)
 
@@ -204,14 +213,17 @@ def _boolean(node: ast.BoolOp) -> Expression:
         undecided = np.flatnonzero(decided if wants_true else ~decided)
         if not len(undecided):
             return a
-        if len(undecided) == frame.width:
+        if len(undecided) == frame.width:  # no lane is decided, so this frame serves
             return other(frame)
         b = other(frame.child(undecided))
+        # Python gives an operand itself and no bool: the types may differ between lanes.
         return merge(frame.width, [(undecided, b)], a, complete=False)
 
     return compute
 
 
+# Only calls, subscripts and attributes access memory or may raise. Divisions, powers and most shifts are calls by now
+# (language/operators.py).
 HARMLESS = (
     ast.Name,
     ast.Constant,
@@ -238,6 +250,7 @@ def compiled_test(node: ast.expr) -> Expression:
         pairs = zip([node.left, *node.comparators], node.ops, node.comparators, strict=False)
         # No operand has an effect, so `a < b < c` is `a < b and b < c`.
         node = ast.BoolOp(ast.And(), [ast.Compare(left, [one], [right]) for left, one, right in pairs])
+    # To compute b in all lanes takes less time than to make a frame for the lanes that need it.
     if isinstance(node, ast.BoolOp) and all(map(_harmless, node.values[1:])):
         parts = [compiled_test(part) for part in node.values]
         function = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
@@ -246,9 +259,11 @@ def compiled_test(node: ast.expr) -> Expression:
         def combine(frame: Frame) -> Any:
             result: Any = wants_true
             for part in parts:
+                # An operand that is the same in all lanes has decided: the rest is not computed, as in Python.
                 if not isinstance(result, np.ndarray) and result is not wants_true:
                     return result
                 found = part(frame)
+                # `True and x` is x, and `False or x` is x.
                 result = found if result is wants_true else function(result, found)
             return result if isinstance(result, np.ndarray) else bool(result)
 
@@ -265,8 +280,9 @@ def _conditional(node: ast.IfExp) -> Expression:
         if not isinstance(condition, np.ndarray):
             return body(frame) if condition else otherwise(frame)
         yes, no = np.flatnonzero(condition), np.flatnonzero(~condition)
-        if not len(yes) or not len(no):
+        if not len(yes) or not len(no):  # it varies, but all lanes choose one side
             return (body if len(yes) else otherwise)(frame)
+        # Each side in its own lanes alone: `x[i] if i < n else 0` must not load outside the array.
         pieces = [(yes, body(frame.child(yes))), (no, otherwise(frame.child(no)))]
         return merge(frame.width, pieces, None)
 
@@ -283,6 +299,7 @@ def _subscript(node: ast.Subscript) -> Expression:
 
     def load(frame: Frame) -> Any:
         array, key = value(frame), index(frame)
+        # After the operands, which may be accesses themselves: an observer reads in `at` which access this is.
         frame.call.at = node
         return load_item(frame, array, key)
 
@@ -296,6 +313,7 @@ def _lambda(node: ast.Lambda) -> Expression:
 def entry(frame: Frame, items: Any, turn: int) -> Any:
     """Return what a loop's variable is in a turn; of `zip` and `enumerate` (`Walk`) a tuple."""
     if type(items) is Walk:
+        # A part may itself be a `zip` or an `enumerate`.
         return tuple(entry(frame, part, turn) for part in items.parts)
     return load_item(frame, items, turn)
 
@@ -303,12 +321,14 @@ def entry(frame: Frame, items: Any, turn: int) -> Any:
 def _comprehension(node: ast.ListComp) -> Expression:
     """Return `[… for a in b]` as a tuple: kernels have no lists, and only what wraps a function makes one."""
     walk, *others = node.generators
+    # The target is one name, or a tuple of names as in `for a, b in zip(x, y)`.
     names = [part.id for part in getattr(walk.target, "elts", [walk.target]) if isinstance(part, ast.Name)]
     sequence, element = compiled(walk.iter), compiled(node.elt)
     if others or walk.ifs or not names:
         return refusing(f"of {ast.unparse(node)!r}")
 
     def collect(frame: Frame) -> Any:
+        # The variables of a comprehension are its own: a child has them, and does not give them back.
         items, inner, made = sequence(frame), frame.child(None), []
         for turn in range(length_of(items)):
             found = entry(inner, items, turn)
@@ -340,6 +360,7 @@ def compiled_call(node: ast.Call, used: bool = True) -> Expression:
     arguments = [compiled(part.value if isinstance(part, ast.Starred) else part) for part in node.args]
     starred = [isinstance(part, ast.Starred) for part in node.args]
     keywords = {str(part.arg): compiled(part.value) for part in node.keywords}
+    # Most calls, without a list and a dict to fill.
     if not any(starred) and not keywords:
         return lambda frame: calls.call(
             calls.Site(frame, node, used), function(frame), [argument(frame) for argument in arguments], {}
@@ -350,7 +371,7 @@ def compiled_call(node: ast.Call, used: bool = True) -> Expression:
         given: list[Any] = []
         for argument, many in zip(arguments, starred, strict=True):
             value = argument(frame)
-            if many and not isinstance(value, tuple):
+            if many and not isinstance(value, tuple):  # tuples of several lengths would be several calls
                 raise NotVectorisedError("of a starred argument that is no tuple")
             given += value if many else (value,)
         named = {name: argument(frame) for name, argument in keywords.items()}
@@ -359,6 +380,7 @@ def compiled_call(node: ast.Call, used: bool = True) -> Expression:
     return call
 
 
+# Not here: f-strings, lists, dicts, sets, `:=`. Numba's kernels have few of these, and the scheduler runs them.
 BUILDERS: dict[type, Callable[[Any], Expression]] = {
     ast.Constant: _constant,
     ast.Name: _name,

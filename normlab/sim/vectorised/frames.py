@@ -19,7 +19,7 @@ import numpy as np
 from normlab.sim.vectorised.refusal import NotVectorisedError
 from normlab.sim.vectorised.values import Unbound, Vector, merge, take
 
-CONTINUE, BREAK, RETURN = 1, 2, 3
+CONTINUE, BREAK, RETURN = 1, 2, 3  # the order counts: a loop keeps the lanes below BREAK (statements._ended)
 
 
 class Lanes:
@@ -37,6 +37,7 @@ class Lanes:
         """Return a value that lanes have by their place in the grid, such as "threadIdx.x"; see Machine.special."""
         found = self._known.get(name)
         if found is None:
+            # A branch takes its part of what has been computed for the whole chunk.
             if self._parent is None:
                 found = self.machine.special(name)
             else:
@@ -51,6 +52,7 @@ class Lanes:
 
     def child(self, places: np.ndarray) -> "Lanes":
         """Return the lanes at `places`."""
+        # `places` rise, so lane numbers keep rising: `invoke` searches in them, and the order of atomics needs it.
         return Lanes(self.machine, self.ids[places], self, places)
 
 
@@ -89,6 +91,7 @@ class Frame:
 
     def read(self, name: str) -> Any:
         """Return a variable's value in this frame's lanes; Unbound if it has none."""
+        # `self` stands for a variable that is not here, because None and Unbound are values that may be.
         found = self.variables.get(name, self)
         if found is self:
             if self.parent is None:
@@ -96,22 +99,27 @@ class Frame:
             found = self.parent.read(name)
             if self.places is not None:
                 found = take(found, self.places)
+            # Kept: the parent's statements wait until this frame has ended, so its variables do not change.
             self.variables[name] = found
         return found
 
     def assign(self, name: str, value: Any) -> None:
         """Give a variable a value in all lanes of this frame."""
         self.variables[name] = value
+        # The parent gets back what is in here. All else that `variables` holds is only a packed copy.
         self.assigned.add(name)
 
     def child(self, places: Any) -> "Frame":
         """Return a frame for the lanes at `places`; None: for all of them."""
+        # None: a loop has a frame of its own, in whose place `shrunk` puts a narrower one when lanes leave.
         return Frame(self.call, self.lanes if places is None else self.lanes.child(places), self, places)
 
     def shrunk(self, stay: np.ndarray) -> "Frame":
         """Return a frame of the same parent in which only the lanes at `stay` go on."""
         places = stay if self.places is None else self.places[stay]
         frame = Frame(self.call, self.lanes.child(stay), self.parent, places)
+        # Packed at once, and not at the first read: this frame ends, and the parent has the values from before the
+        # loop.
         frame.variables = {name: take(value, stay) for name, value in self.variables.items()}
         frame.assigned = set(self.assigned)
         return frame
@@ -122,19 +130,24 @@ class Frame:
 
     def exit(self, leaving: np.ndarray | None = None, left: Any = None) -> Exit:
         """Return the lanes at `leaving` (None: all) as they leave for the parent's frame."""
+        # What was only read has not changed: the parent has it.
         values = {name: self.variables[name] for name in self.assigned}
         if leaving is None:
             return Exit(self.places, self.width, values, left)
+        # From places in this frame to places in the parent.
         places = leaving if self.places is None else self.places[leaving]
         return Exit(places, len(leaving), {name: take(value, leaving) for name, value in values.items()}, left)
 
     def absorb(self, exits: list[Exit]) -> None:
         """Take the variables of lanes that come back; lanes that are in no exit keep their own."""
+        # All exits at once: a variable that both sides of an `if` assign needs no old value, which may be of another
+        # type.
         for name in set().union(*(one.values for one in exits)):
             pieces = [(one.places, one.values[name]) for one in exits if name in one.values]
             covered = sum(one.width for one in exits if name in one.values)
             old = self.read(name) if covered < self.width else None
             self.assign(name, merge(self.width, pieces, old, covered == self.width))
+        # A lane that has left the loop or the function inside the branch has left this frame's statements, too.
         for one in exits:
             if one.left is not None:
                 if self.left is None:
@@ -150,6 +163,7 @@ class Frame:
 def value_of(frame: Frame, name: str) -> Any:
     """Return a variable as an expression reads it; raises NotVectorisedError if a lane has not assigned it."""
     found = frame.read(name)
+    # Only a Mixed has a choice; it is negative in the lanes that have no value.
     if found is Unbound or (hasattr(found, "choice") and (found.choice < 0).any()):
         raise NotVectorisedError(f"{name!r} is read in lanes that have not assigned it")
     return found

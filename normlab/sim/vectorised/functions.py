@@ -49,6 +49,7 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
 
     def compute(value: Any, width: int) -> Any:
         kind = value.kind
+        # Numba computes a bfloat16, and a float16 of a function outside HALF, in float32, and integers in float64.
         if kind is ml_dtypes.bfloat16 or (kind is np.float16 and name not in HALF):
             value, kind = to_scalar_type(np.float32, value, width), np.float32
         elif kind not in (np.float16, np.float32, np.float64):
@@ -56,6 +57,7 @@ def _of_one(name: str, function: np.ufunc) -> Callable:
         if type(value) is not Vector or not trusted(function, kind):
             return lane_by_lane(scalar, (value,), width)
         data = function(value.data)
+        # `isnan` and its like give bools, which add up as integers in a kernel.
         return _as_boolean(Vector(np.bool_, data), width) if data.dtype == np.bool_ else Vector(kind, data)
 
     return compute
@@ -65,6 +67,7 @@ def _of_libdevice(scalar: Callable, function: Callable, kind: type) -> Callable:
     """Return a function of one argument, which it casts to `kind` first."""
 
     def compute(value: Any, width: int) -> Any:
+        # A function of C has one type, to which a number of any other is converted first.
         given = to_scalar_type(kind, value, width)
         if type(given) is not Vector or not trusted(function, kind, scalar):
             return lane_by_lane(scalar, (value,), width)
@@ -75,7 +78,7 @@ def _of_libdevice(scalar: Callable, function: Callable, kind: type) -> Callable:
 
 def _to_float(value: Any, width: int) -> Any:
     holder = HOLDERS[value.kind].kind if type(value) is Vector else ""
-    if holder == "f" and value.kind is not float:
+    if holder == "f" and value.kind is not float:  # a NumPy float keeps its width, as in `to_float`
         return value
     return (
         to_scalar_type(np.float64, value, width) if holder in tuple("biu") else lane_by_lane(to_float, (value,), width)
@@ -91,6 +94,7 @@ def _to_int(value: Any, width: int) -> Any:
 def _abs(value: Any, width: int) -> Any:
     if type(value) is Vector and value.kind in (np.float32, np.float64):
         return Vector(value.kind, np.abs(value.data))
+    # The magnitude of a single complex number is C's hypot, in NumPy and in Python.
     if type(value) is Vector and value.kind in COMPLEX and trusted(_magnitude, value.kind, abs):
         data = _magnitude(value.data)
         return Vector(data.dtype.type, data)
@@ -126,6 +130,7 @@ def _ufunc(function: TypedUfunc, arguments: tuple, width: int) -> Any:
     compute = function.compute
     kinds = {kind_of(argument) for argument in arguments}
     (kind,) = kinds if len(kinds) == 1 else (None,)
+    # All other types are left to TypedUfunc, which knows their widths, and so are functions with two results.
     whole = kind in (np.float32, np.float64, *COMPLEX) and function.nout == 1
     if not whole or not trusted(compute, kind, count=len(arguments)):
         return lane_by_lane(function, arguments, width)
@@ -148,6 +153,7 @@ def _popc(value: Any, width: int) -> Any:
 def _to_variable_type(name: str) -> Callable:
     """Return what gives all lanes the type that the compiler has told of a variable (language/variables.py)."""
     kind, holder = TYPES[name], holder_of(name)
+    # `kind` is NumPy's bool, which would not add up as an integer.
     if holder is Boolean:
         return lambda value, width: _as_boolean(call(kind, (value,), width), width)
     return lambda value, width: value if value.kind is holder else call(kind, (value,), width)
@@ -165,6 +171,7 @@ def _as_boolean(value: Any, width: int) -> Any:
 
 # Functions of `cuda.libdevice` of one argument, in float64, and in float32 with an f, as C names them.
 REAL = {name: function for name, function in ONE_ARGUMENT.items() if not name.startswith("is")}
+# NumPy has none. `trusted` compares this one with LIBDEVICE's before the first use.
 REAL["rsqrt"] = lambda x: 1 / np.sqrt(x)
 OF_LIBDEVICE = {
     (name + suffix, kind): _of_libdevice(getattr(LIBDEVICE, name + suffix), function, kind)
@@ -186,6 +193,7 @@ VECTORISED: dict[int, Callable] = {
     id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
     id(as_boolean): _as_boolean,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
+    # A power of an integer is a chain of multiplications, and is called lane by lane (PURE).
     **{
         id(operation): (lambda a, b, width, operation=operation: binary(operation, a, b, width))
         for name, operation in OPERATORS.items()
@@ -195,6 +203,7 @@ VECTORISED: dict[int, Callable] = {
 
 
 def _members(namespace: Namespace) -> list:
+    # A namespace keeps its own name beside its members.
     return [value for name, value in vars(namespace).items() if name != "_name"]
 
 
@@ -226,6 +235,7 @@ def call(function: Any, arguments: tuple, width: int) -> Any:
     if any(type(one) is Mixed for one in arguments):
         return by_alternatives(partial(_of_one_type, function), arguments, width)
     made = VECTORISED.get(id(function))
+    # `max` and `min` of three or more compare one after another, so that a NaN that comes first stays: lane by lane.
     if made is not None and (made not in EXTREMES or len(arguments) == 2):
         return made(*arguments, width)
     if isinstance(function, IntegerCast):
@@ -236,6 +246,7 @@ def call(function: Any, arguments: tuple, width: int) -> Any:
         return _ufunc(function, arguments, width)
     if id(function) in PURE:
         return lane_by_lane(function, arguments, width)
+    # An unknown function might print, or ask for the running thread, which only the scheduler has.
     raise NotVectorisedError(f"of a call of {getattr(function, '__name__', function)!r}")
 
 

@@ -1,8 +1,8 @@
 """Hold the state of a chunk: so many blocks of the grid, all of whose threads run together.
 
-A chunk is big enough for NumPy to be fast and small enough for the caches of a CPU. Chunks run one after another, in
-the scheduler's order of blocks, so that a later block finds in memory what an earlier one has written. A chunk that
-cannot go on raises NotVectorisedError, or OrderError, and then the scheduler runs the launch, thread by thread.
+A chunk is big enough for NumPy to be fast and small enough for the caches of a CPU. Chunks run one after another. A
+chunk that cannot go on raises NotVectorisedError, or OrderError, and then the scheduler runs the launch, thread by
+thread.
 
 Accesses are recorded in an array's `Accesses`, which find two that race. Threads that meet, at a barrier or a warp
 operation, order their accesses: `Machine.meet` ends what was recorded before. The atomics' sums of floats depend on the
@@ -67,6 +67,8 @@ class Launched:
         """
         if array.dtype.names:
             return self._records(array, key)
+        # The name of an argument is in the key, because an observer counts two arguments apart even if they are one
+        # array.
         place = (array.__array_interface__["data"][0], array.dtype, array.shape, array.strides, name)
         if place not in self.arrays:
             made = global_array(array, key)
@@ -74,6 +76,7 @@ class Launched:
                 made.seen = self.watch.argument(array, name, made.offset)
             for other in self.arrays.values():  # the same elements under another name, shape or order of axes
                 held, own = other.store.data, made.store.data
+                # `data` is a flat stretch of memory, so its dtype, length and address identify it.
                 if (held.dtype, held.size, _address(held)) == (own.dtype, own.size, _address(own)):
                     made.store = other.store
             if self.proof is not None and made.store.written is None:
@@ -96,11 +99,14 @@ class Launched:
         plain = np.asarray(array)
         described = dict(plain.dtype.fields or {})
         ends = sorted((offset, offset + dtype.itemsize) for dtype, offset, *_ in described.values())
+        # NumPy lets fields overlap. Each field has a log of its own, so a race between two fields would go unnoticed.
         if self.watch is not None or any(end > begin for (_, end), (begin, _) in pairwise(ends)):
             raise NotVectorisedError(f"of an array of {plain.dtype}")
         memory = _address(plain), plain.dtype, plain.shape, plain.strides
         fields = {}
         for name, (dtype, *_) in described.items():
+            # A single record has no axes, and so no strides: it gets no fields, and the scheduler runs a kernel that
+            # reads one. `base`: a field may be an array itself.
             if has_kind(dtype.base) and plain.strides:
                 made = self.array(plain[name], (key, name))
                 made.store.records = memory
@@ -114,6 +120,8 @@ class Launched:
 
     def overlapping(self, store: Store) -> bool:
         """Return whether another store has memory in common with this one."""
+        # Only the bounds of both are compared. A false alarm costs the scheduler's time, and no result. Fields of the
+        # same records lie between each other and have no element in common.
         return any(
             other.store is not store
             and np.may_share_memory(other.store.original, store.original)
@@ -152,6 +160,7 @@ class Machine:
         ids = np.arange(self.size)
         thread = ids % threads
         self.block_of = (ids // threads).astype(np.int32)
+        # As on a GPU, a block's last warp may be short, and the next block begins with a warp of its own.
         self.warps = (self.block_of * warps + thread // WARP_SIZE).astype(np.int32)
         self.lanes_in_warp = thread % WARP_SIZE
         self._thread, self._block = thread, first + ids // threads
@@ -164,18 +173,20 @@ class Machine:
         self.waited = np.zeros(self.size, np.bool_)  # the lanes that have waited there once, so all blocks have begun
         self.stored_remotely = False  # whether a lane has stored into another block, in the chunk
         self.remote: np.ndarray | None = None  # the lanes that have reached into another block since they arrived
-        self.atomics = self.logged = 0
-        self.pending: list[atomics.Pending] = []
-        self.ordered = False
+        self.atomics = self.logged = 0  # atomic statements and fences of the chunk; accesses in all logs
+        self.pending: list[atomics.Pending] = []  # sums of floats, until their threads have met
+        self.ordered = False  # whether a result depends on the order of atomics
         self.turns = self.lane_turns = 0  # of loops, and the lanes that made them
         self.copies: Any = None  # asynchronous ones (copies.py)
-        self._shared: dict[Any, Array | Records] = {}
+        self._shared: dict[Any, Array | Records] = {}  # by the call that makes them
         self._dynamic: dict[np.dtype, Array] = {}
         self._memory: Any = None  # the dynamic shared memory of all blocks, its log, and which bytes have been written
         self._whole: Any = None
         self._written: Any = None
         self._recorded: list[Accesses] = []
         for array in launch.arrays.values():
+            # Chunks run in the scheduler's order, so what an earlier chunk has read or written cannot race with this
+            # one.
             array.store.accesses, array.store.was_read = None, False
             if array.store.key in launch.recorded:
                 self.record(array.store)
@@ -206,6 +217,8 @@ class Machine:
     def _uniform_or(self, numbers: np.ndarray, extent: int | None = None) -> Any:
         """Return numbers as a value: a Python int where all lanes have the same."""
         first = int(numbers[0])
+        # In a chunk of one block the block's index, and the beginning of its shared arrays, are one number: as a Python
+        # int it keeps all that is computed from it uniform.
         if self.size == 1 or extent == 1 or (self.blocks == 1 and (numbers == first).all()):
             return first
         return Vector(int, numbers.astype(np.int64, copy=False), int(numbers.min()), int(numbers.max()))
@@ -214,6 +227,8 @@ class Machine:
 
     def shared(self, site: Any, shape: tuple[int, ...], dtype: np.dtype, alignment: int) -> Array | Records:
         """Return the shared array of a call, which is made when the first threads come to it."""
+        # Made for all blocks of the chunk at once: lanes that come later, in another branch or turn, must find the
+        # same.
         if site not in self._shared:
             self._shared[site] = self._made(shape, dtype, partial(shared_array, self.blocks, alignment))
             for part in parts_of(self._shared[site]):
@@ -235,12 +250,14 @@ class Machine:
         """Return the dynamic shared memory as an array of a dtype; the arrays of all dtypes share the memory."""
         if dtype not in self._dynamic:
             if self._memory is None:
+                # Each block's part is rounded up to 16 bytes, so that it can be seen as any dtype and begins aligned.
                 self._memory = np.full(self.blocks * (-(-size // 16) * 16), fill, np.uint8)
                 self._whole = Accesses(self, self._memory, False)
                 self._recorded.append(self._whole)
                 self._written = np.zeros(len(self._memory), np.uint8)
             whole = self._whole
             unit = min(dtype.itemsize, 8)  # a complex128 is two units: NumPy has no integers of 16 bytes
+            # All dtypes share one log, which counts the smallest of them: a race may be between two dtypes.
             if unit < whole.unit:
                 whole.count_in(unit)
             made = seen_as(self._memory, dtype, size, self.blocks)
@@ -270,6 +287,7 @@ class Machine:
 
     def returned(self, ids: np.ndarray) -> None:
         """Note that threads have returned from the kernel: no meeting waits for them."""
+        # Whether the block, or the other one, has ended when it is needed would depend on the schedule.
         for lanes in (self.arrived, self.remote):
             if lanes is not None and lanes[ids].any():
                 raise NotVectorisedError("a thread ends while its cluster may need its block, or it another block")
@@ -281,6 +299,7 @@ class Machine:
         lanes = frame.lanes
         self.all_of(self.block_of, lanes, "only some threads of a block come to a barrier together")
         complete(self, lanes.ids)
+        # Before the lanes' pass changes: the observer notes in which one they have come.
         self.launch.tell("barrier", frame)
         self.rounds.barrier(lanes.ids, self.block_of[lanes.ids])
         self.meet("block", lanes.ids)
@@ -288,6 +307,7 @@ class Machine:
     def all_of(self, owners: np.ndarray, lanes: Lanes, otherwise: str) -> None:
         """Raise NotVectorisedError(otherwise) unless lanes come with all other live threads of their owners."""
         if lanes.width != self.alive_count:
+            # There are no more blocks or clusters than warps, so both counts have an entry for every owner.
             here = np.bincount(owners[lanes.ids], minlength=self.warp_count)
             alive = np.bincount(owners[self.alive], minlength=self.warp_count)
             if ((here != 0) & (here != alive)).any():
@@ -298,13 +318,15 @@ class Machine:
         """Return an owner for each lane: its team, or the warp of a lane that has met no team."""
         if self.team_of is None:
             return self.warps
+        # Warps count on from the last team, so that none has a team's number.
         return np.where(self.team_of < 0, self.team_of.max() + 1 + self.warps, self.team_of)
 
     def meet(self, level: str, ids: np.ndarray) -> None:
-        """End what a meeting of whole warps, teams, blocks or clusters ends."""
+        """Compare the accesses before a meeting of whole warps, teams, blocks or clusters; do the sums that waited."""
         met = None
         if len(ids) != self.alive_count:
             if self.pending:
+                # `atomics.settle` does the sums of all blocks at once, and some blocks have not met yet.
                 raise NotVectorisedError("float sums wait while only some blocks meet")
             # Threads that have returned meet, too: all others wait for none of them.
             owners = self.warps if level in ("warp", "team") else self.block_of
@@ -313,6 +335,7 @@ class Machine:
             met = units[owners]
         for accesses in self._recorded:
             accesses.meet(level, met)
+        # After the block's barrier a team's barrier may be used by other warps.
         if level in ("block", "cluster") and self.team_of is not None:
             self.team_of[slice(None) if met is None else met] = -1
         level = "block" if level == "cluster" else level
@@ -320,6 +343,7 @@ class Machine:
             # Sums in global memory wait for the other blocks of the chunk, too.
             alone = self.blocks == 1
             atomics.settle(self, [accesses for accesses in self._recorded if alone or not accesses.everywhere])
+        # What the logs of global memory keep for the end of the chunk still counts.
         if level == "block" and met is None:
             self.logged = sum(accesses.logged() for accesses in self._recorded)
 
@@ -334,6 +358,7 @@ class Machine:
         self.launch.tell("grid_sync", frame)
         complete(self, frame.lanes.ids)
         self.rounds.barrier(frame.lanes.ids, self.block_of[frame.lanes.ids])
+        # All blocks have met, so nothing from before can race with what follows.
         self._compare_blocks()
 
     def _compare_blocks(self) -> None:
@@ -345,7 +370,10 @@ class Machine:
 
     def finish(self) -> None:
         """End the chunk."""
+        # Lanes that come to the kernel's end without a `return` are still alive here.
         self.returned(np.flatnonzero(self.alive))
         self._compare_blocks()
+        # A thread of the scheduler gives way after TURN atomics, which changes the order. `atomics` counts statements
+        # that any lane runs, so no thread has made more.
         if self.ordered and self.atomics >= atomics.TURN:
             raise OrderError("so many atomic operations make the scheduler's threads take turns")

@@ -37,31 +37,30 @@ def kind_of_elements(dtype: np.dtype) -> type:
 
 
 class Store:
-    """One piece of memory. `original`: the host's array, of which `data` is a view, or a copy until the launch ends.
-
-    `backup`: a copy of it, made before the first store.
-    `accesses`: who has read and written what since threads met last (races.py); None while loads are not recorded.
-    `written`: which elements have been written, `whole` for each that has; None without a proof (proof.py).
-    """
+    """One piece of memory. `original`: the host's array, of which `data` is a view, or a copy until the launch ends."""
 
     __slots__ = ("accesses", "backup", "data", "key", "original", "records", "space", "was_read", "whole", "written")
 
     def __init__(self, data: np.ndarray, space: str, original: np.ndarray | None = None, key: Any = None):
         """Hold the flat array `data`, of "global", "shared" or "local" memory."""
         self.data, self.space, self.original, self.key = data, space, original, key
-        self.backup: np.ndarray | None = None
+        self.backup: np.ndarray | None = None  # a copy of `original`, made before the first store
+        # Who has read and written what since threads met last (races.py); None while loads are not recorded.
         self.accesses: Any = None
-        self.was_read = False
+        self.was_read = False  # whether a load of this chunk has not been recorded
+        # Which elements have been written, `whole` for each that has; None without a proof (proof.py).
         self.written: np.ndarray | None = None
         self.whole: Any = 1
         self.records: Any = None  # of a field of a host's records: the memory that it shares with other fields
 
     def before_store(self, machine: Any) -> None:
         """Prepare for a store by the kernel; raises RestartError if loads should have been recorded."""
+        # At the launch's first store into this memory. Shared and local memory is the chunk's own, and never restored.
         if self.space == "global" and self.backup is None:
             assert self.original is not None
             if not self.original.flags.writeable:
                 raise NotVectorisedError("a store into an array that cannot be written")
+            # Each store has a log of its own. No log sees both accesses of a race between two names of one element.
             if machine.launch.overlapping(self):
                 raise NotVectorisedError("the kernel writes to an array that shares memory with another argument")
             if self.accesses is None:
@@ -77,6 +76,8 @@ class Store:
         if written is None:
             self.written = np.zeros(len(self.data), np.uint8)
             return
+        # Seen in elements of this dtype, so that one comparison tells whether all bytes of an element have been
+        # written. NumPy has no integers of 16 bytes: a complex number stands for these.
         self.written = written.view(f"{'u' if self.data.itemsize <= 8 else 'c'}{self.data.itemsize}")
         self.whole = np.full(self.data.itemsize, 1, np.uint8).view(self.written.dtype)[0]
 
@@ -96,8 +97,6 @@ class Array:
     """An array as a kernel has it. `base`: "block" or "lane" if every block or lane has its own, else None.
 
     `offset`: of the first element, an int, or an array with one for each lane of the frame for a view that varies.
-    `alignment`: of shared memory, the bytes of which its address is a multiple. `seen`: the observer's own, None if
-    accesses are not told.
     """
 
     __slots__ = ("alignment", "base", "dtype", "frozen", "kind", "offset", "seen", "shape", "store", "strides")
@@ -107,15 +106,16 @@ class Array:
         self.store, self.dtype, self.base = store, dtype, base
         self.shape, self.strides, self.offset = shape, strides, offset
         self.kind = kind_of_elements(dtype)
-        self.alignment: int | None = None
+        self.alignment: int | None = None  # of shared memory: the bytes of which its address is a multiple
         self.frozen = False  # whether a store must fail, as into constant memory
-        self.seen: Any = None
+        self.seen: Any = None  # what the observer keeps with the array; None if accesses are not told
 
     def taken(self, places: np.ndarray) -> "Array":
         """Return the array as the lanes at `places` see it."""
         if not isinstance(self.offset, np.ndarray):
             return self
         offset: Any = self.offset[places]
+        # A frame of one lane has scalars only.
         if len(places) == 1:
             offset = int(offset[0])
         return self.viewed(self.shape, self.strides, offset)
@@ -142,6 +142,7 @@ class Array:
         """Whether the elements of one lane's array follow each other in C order."""
         steps = contiguous_strides(self.shape, self.lane_stride)
         layout = zip(self.shape, self.strides, steps, strict=True)
+        # The stride of an axis with one element is never taken.
         return all(extent == 1 or stride == step for extent, stride, step in layout)
 
     @property
@@ -187,7 +188,7 @@ class Walk(NamedTuple):
 def length_of(value: Any) -> int:
     """Return what `len` gives of an array, a range or a tuple, or how many turns a walk through it has."""
     if type(value) is Walk:
-        return min(map(length_of, value.parts))
+        return min(map(length_of, value.parts))  # zip ends with the shortest
     if not isinstance(value, Array | Records | range | tuple) or getattr(value, "shape", None) == ():
         raise NotVectorisedError(f"of the length of a {type(value).__name__}")
     return value.shape[0] if isinstance(value, Array | Records) else len(value)
@@ -203,15 +204,17 @@ def global_array(array: np.ndarray, key: Any) -> Array:
     plain = np.asarray(array)
     if plain.dtype.names or (plain.dtype.kind not in "biufc" and plain.dtype != ml_dtypes.bfloat16):
         raise NotVectorisedError(f"of an array of {plain.dtype}")
+    # Nearly every array: a view, so stores are in the host's memory at once.
     if plain.flags.c_contiguous:
         return Array(
             Store(plain.reshape(-1), "global", plain, key), plain.dtype, plain.shape, contiguous_strides(plain.shape), 0
         )
     if any(stride % plain.itemsize for stride in plain.strides):  # as in records without padding
+        # A place counts whole elements, so such an array has none: the kernel works on a copy until `Store.finish`.
         copy = global_array(plain.copy(), key)
         copy.store.original, copy.alignment = plain, 1  # no vector access: its address is another
         return copy
-    if not plain.size:
+    if not plain.size:  # there is no lowest element to begin at
         raise NotVectorisedError("of an array without elements")
     strides = tuple(stride // plain.itemsize for stride in plain.strides)
     spans = [stride * (extent - 1) for stride, extent in zip(strides, plain.shape, strict=True)]
@@ -229,6 +232,7 @@ def parts_of(array: Array | Records) -> list[Array]:
 
 def _records(shape: tuple[int, ...], dtype: np.dtype, made: Callable[[tuple, np.ndarray], Array]) -> Records:
     """Return new records: an array for each field, `made` of its shape and of the number that fills it."""
+    # One record as the scheduler makes it, cut into fields: each begins with the bits that it has there.
     record = np.asarray(fresh((1,), dtype))
     fields = {}
     for name in dtype.names or ():
@@ -242,6 +246,7 @@ def shared_array(blocks: int, alignment: int, shape: tuple[int, ...], filling: n
     """Return a shared array of every block of a chunk, filled with a number."""
     size = prod(shape)
     store = Store(_filled(blocks * size, filling), "shared")
+    # `accesses.place_of` asks the lanes for this base, and gets `size` times the number of each lane's block.
     array = Array(store, filling.dtype, shape, contiguous_strides(shape), 0, ("block", size))
     array.alignment = alignment
     return array
@@ -250,6 +255,7 @@ def shared_array(blocks: int, alignment: int, shape: tuple[int, ...], filling: n
 def seen_as(memory: np.ndarray, dtype: np.dtype, size: int, blocks: int) -> Array:
     """Return the dynamic shared memory of every block, `size` bytes each, as arrays of a dtype."""
     shape = (size // dtype.itemsize,)
+    # Blocks begin `room` elements apart. The array of each ends before, where its `size` has been rounded up.
     room = len(memory) // blocks // dtype.itemsize
     array = Array(Store(memory.view(dtype), "shared"), dtype, shape, (1,), 0, ("block", room))
     array.alignment = 16  # as the scheduler's memory has, which NumPy allocates
@@ -259,6 +265,7 @@ def seen_as(memory: np.ndarray, dtype: np.dtype, size: int, blocks: int) -> Arra
 def local_array(lanes: int, shape: tuple[int, ...], filling: np.ndarray) -> Array:
     """Return a local array of every lane of a chunk, filled with a number."""
     store = Store(_filled(lanes * prod(shape), filling), "local")
+    # A lane's neighbours are `lanes` apart: most accesses ask for one element in every lane, and these lie together.
     return Array(store, filling.dtype, shape, contiguous_strides(shape, lanes), 0, ("lane", lanes))
 
 

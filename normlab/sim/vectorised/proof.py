@@ -51,6 +51,7 @@ class Proof:
         """
         if machine.blocks == machine.launch.blocks:
             return  # the chunk is all of the launch
+        # By identity: the launch keeps its arrays, so no other one gets this one's id.
         if id(accesses.data) not in self._blocks:
             self._blocks[id(accesses.data)] = tuple(np.full(len(accesses.data), NOBODY, np.int32) for _ in range(3))  # type: ignore[assignment]
         blocks = self._blocks[id(accesses.data)]
@@ -62,7 +63,10 @@ class Proof:
                 _claim(marks, places, owners[ids])
                 touched.append(places)
         for places in touched:
+            # After all claims, because a place that one kind of access has touched may be another kind's, too.
             reader, writer, updater = (marks[places] for marks in blocks)
+            # Two kinds of access to one element conflict, unless the same block alone makes both. Loads of several
+            # blocks do not, nor do atomics.
             if (writer == MANY).any() or any(
                 ((one != NOBODY) & (other != NOBODY) & ((one != other) | (one == MANY))).any()
                 for one, other in ((reader, writer), (updater, writer), (reader, updater))
@@ -82,7 +86,10 @@ def _claim(marks: np.ndarray, places: np.ndarray, owners: np.ndarray) -> None:
 def in_flight(lanes: Any, store: Store, place: Any, numbers: Any) -> None:
     """Note that lanes have begun asynchronous copies of `numbers` to `place`, which may arrive at once."""
     if store.written is not None:
+        # It may arrive now, so it counts as a write here and once more at its wait (copies.py).
         store.accesses.written(lanes, place, numbers)
+        # A thread that reads before the wait would find the old number or the new one: so it reads what was never
+        # written.
         store.written[place] = 0
 
 
@@ -105,6 +112,7 @@ def not_negative(part: Any) -> None:
     if isinstance(part, (int, np.integer)):
         negative = int(part) < 0
     else:
+        # A slice has neither, and names no element by itself: only Vectors are looked at.
         data, low = getattr(part, "data", None), getattr(part, "low", None)
         negative = (low is None or low < 0) and isinstance(data, np.ndarray) and bool(data.size) and int(data.min()) < 0
     if negative:
@@ -113,6 +121,7 @@ def not_negative(part: Any) -> None:
 
 def complete(machine: Any, ids: np.ndarray) -> None:
     """Raise NotVectorisedError if blocks come to a barrier without all of their threads, in a launch to be proved."""
+    # With as many lanes as the chunk had at first, none has returned.
     if machine.launch.proof is None or len(ids) == machine.size:
         return
     here = np.bincount(machine.block_of[ids], minlength=machine.blocks)

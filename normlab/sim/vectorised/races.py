@@ -12,9 +12,6 @@ when threads meet:
 - between two barriers of a cluster, to one block;
 - in a whole chunk of blocks, an element of global memory belongs to one cluster, or block in a launch without clusters.
 
-What a thread does between its arrival at the cluster's barrier and its wait there is ordered neither by this meeting
-nor by the next one. So it is compared with both.
-
 Several threads may write the same number to one element. Atomic operations of one kind do not depend on their order
 (atomics.py says which); between them and a plain access the rules above hold. A conflict makes the engine give up, and
 the scheduler's schedule decides what the race does.
@@ -29,7 +26,7 @@ import numpy as np
 
 from normlab.sim.vectorised.refusal import CrowdedError, NotVectorisedError, OrderError
 
-NOBODY, MANY = -1, -2
+NOBODY, MANY = -1, -2  # in the place of an owner's number, which is 0 or more
 MOST_LOGGED = 1 << 24  # places in all logs together
 LEVELS = "warp", "team", "block", "cluster"  # who meets; a thread meets itself at every statement
 
@@ -64,11 +61,14 @@ class Log:
                 ids, places, extra = record
                 inside = met[ids]
                 count = int(np.count_nonzero(inside))
+                # Nearly always all lanes of a record have met, or none. To move it whole saves 3 to 4 % of the time of
+                # a kernel of short rows.
                 if count in (0, len(ids)):
                     getattr(parts[0 if count else 1], name).append(record)
                     continue
                 places = places if isinstance(places, np.ndarray) else np.full(len(ids), places)
                 for part, chosen in zip(parts, (inside, ~inside), strict=True):
+                    # A number that all lanes have stored is noted once, and so is the kind of an atomic.
                     kept = extra[chosen] if isinstance(extra, np.ndarray) and extra.ndim else extra
                     getattr(part, name).append((ids[chosen], places[chosen], kept))
         return parts
@@ -92,6 +92,7 @@ def rising(records: list[tuple]) -> bool:
     if len(records) != 1:
         return False
     ids, places, _ = records[0]
+    # Places that rise differ from each other: no two lanes write to one element.
     return len(ids) == 1 or (isinstance(places, np.ndarray) and bool((places[1:] > places[:-1]).all()))
 
 
@@ -131,6 +132,7 @@ class Accesses:
         """Record an atomic of a kind; raises OrderError if its order to an earlier one matters."""
         self._count(lanes)
         earlier = [record for log in self._all_logs() for record in log.atomics]
+        # Operations of one kind commute, except those whose result is used: these do not commute with each other.
         others = [record for record in earlier if record[2] != kind or kind == "ordered"]
         if others and np.isin(places, joined(others, None)[0]).any():
             raise OrderError("the order of different atomic operations on one element matters")
@@ -143,16 +145,23 @@ class Accesses:
             return
         log = Log()
         getattr(log, what).append((ids, places, extra))
+        # What a lane does between its arrival at the cluster's barrier and its wait there is ordered neither by this
+        # meeting nor by the next one. So `meet` compares it with both phases.
         late, log = log.split(arrived)
         self.late[0].extend(late)
         self.logs[0].extend(log)
 
     def meet(self, level: str, met: np.ndarray | None) -> None:
-        """End what a meeting ends, at one of LEVELS. `met`: a bool for each lane of the chunk; None: all lanes."""
+        """Compare the accesses before a meeting at one of LEVELS, and hand them on to the next level or phase.
+
+        `met`: a bool for each lane of the chunk; None: all lanes.
+        """
         machine, top = self.machine, LEVELS.index(level)
+        # Who shares an element without a race, level by level: the lane itself (None), its warp, its team, its block.
         owners = None, machine.warps, machine.teams_or_warps if top > 1 else None, machine.block_of
         # What is late is compared with what the next phase brings, too, as if it came after the wait.
         again = [_parted(log, met)[0] for log in self.late] if level == "cluster" else []
+        # From the lowest level to the one that meets: what has been compared with small owners goes up to larger ones.
         done, late = Log(), Log()
         for place in range(top + 1):
             if place and self.logs[place].empty and self.late[place].empty:
@@ -161,6 +170,7 @@ class Accesses:
             self.late[place].extend(late)
             everything = self.logs[place]
             if not self.late[place].empty:
+                # Compared together but kept apart: what is late is compared with the next phase, too.
                 everything = Log()
                 everything.extend(self.logs[place])
                 everything.extend(self.late[place])
@@ -168,11 +178,13 @@ class Accesses:
             done, self.logs[place] = _parted(self.logs[place], met)
             late, self.late[place] = _parted(self.late[place], met)
         if level != "cluster" and (level != "block" or machine.launch.cluster > 1):
+            # Lanes of other owners have not met these: a meeting of a higher level compares them.
             self.logs[top + 1].extend(done)
             self.late[top + 1].extend(late)
             return
         for log, more in zip(self.logs, again, strict=False):
             log.extend(more)
+        # No barrier orders the blocks. Global memory is compared once more, between clusters, when the chunk ends.
         if self.everywhere:
             self.chunk.extend(done)
             self.chunk.extend(late)
@@ -184,6 +196,7 @@ class Accesses:
 
     def count_in(self, unit: int) -> None:
         """Count places in units of so many bytes, for memory that is seen in several dtypes."""
+        # Places that are logged already count larger units.
         if self.logged():
             raise NotVectorisedError("dynamic shared memory is used in a smaller dtype after a larger one")
         self.unit, self._marks = unit, None
@@ -200,6 +213,7 @@ class Accesses:
     def finish(self) -> None:
         """Compare clusters, or blocks, with each other at the end of a chunk, and forget everything."""
         machine = self.machine
+        # The end of a block, or of a cluster, is the last meeting of its threads.
         self.meet("cluster" if machine.launch.cluster > 1 else "block", None)
         if machine.blocks > machine.launch.cluster and self.everywhere:
             self.compare(self.chunk, machine.block_of // machine.launch.cluster)
@@ -209,10 +223,13 @@ class Accesses:
 
     def compare(self, log: Log, owners: np.ndarray | None) -> None:
         """Raise OrderError if an owner touches what another one writes; `owners` of each lane, None: itself."""
+        # Loads alone do not race. Atomics alone commute, or `updated` has refused them.
         if not log.writes and (not log.atomics or not log.reads):
             return
         if not log.reads and not log.atomics and rising(log.writes):
             return
+        # `marks` is never cleared as a whole: only places that this call has set are read, so that the cost follows the
+        # number of accesses and not the size of the array.
         if self._marks is None:
             self._marks = np.empty(len(self.data), np.int32)
         marks = self._marks
@@ -221,15 +238,18 @@ class Accesses:
             for places, _ in touched:
                 marks[places] = NOBODY
             places, who = joined(log.writes, owners)
+            # Of several writers one number stays, the last; all other writers find that it is not theirs.
             marks[places] = who
             several = marks[places] != who
             if several.any():
                 if self.machine.launch.proof is not None:
+                    # Equal numbers do no harm, but `sanitize` reports the race.
                     raise OrderError("threads write to the same element between two barriers")
                 self._same_numbers(log.writes, places, several)
                 marks[places[several]] = MANY
             for places, who in touched:
                 self._exclude(marks[places], who)
+        # Atomics of several owners commute, but a load finds some of them done and others not.
         if log.atomics and log.reads:
             reads, readers = joined(log.reads, owners)
             updates, updaters = joined(log.atomics, owners)
@@ -250,6 +270,7 @@ class Accesses:
         inside = contested[places]
         written = [np.broadcast_to(np.asarray(numbers), len(ids)) for ids, _, numbers in records]
         numbers = np.concatenate(written)[inside]
+        # Memory holds the last number. As bytes a NaN equals itself, and 0.0 is not -0.0.
         if numbers.tobytes() != self.data[places[inside]].tobytes():
             raise OrderError("threads write different numbers to the same element, and the schedule decides")
 
@@ -274,6 +295,7 @@ class Window:
         if several == 1:
             return lanes, places
         places = places if isinstance(places, np.ndarray) else np.full(lanes.width, places)
+        # Neighbouring units: those of the first element, then those of the second, …
         units = (places[:, None] * several + np.arange(several)).reshape(-1)
         return Owners(np.repeat(lanes.ids, several), len(units)), units
 
@@ -283,6 +305,7 @@ class Window:
 
     def written(self, lanes: Any, places: Any, numbers: Any) -> None:
         """Record a store of `numbers`."""
+        # One number for each unit, in the order in which `_units` gives the places.
         each = np.ascontiguousarray(np.broadcast_to(numbers, lanes.width))
         self.whole.written(*self._units(lanes, places), each.view(f"u{self.whole.unit}"))
 

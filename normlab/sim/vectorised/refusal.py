@@ -4,16 +4,13 @@ from normlab.sim.language.errors import SimulationError
 
 
 class NotVectorisedError(SimulationError):
-    """Something whose result the vectorised engine cannot prove equal to the scheduler's.
-
-    `line`: the kernel's line at which it was met, filled in by the statement that was running.
-    """
+    """Something whose result the vectorised engine cannot prove equal to the scheduler's."""
 
     def __init__(self, reason: str):
         """Say in words that continue "the scheduler ran, because …" why the engine gives up."""
         super().__init__(reason)
         self.reason = reason
-        self.line: int | None = None
+        self.line: int | None = None  # the kernel's, filled in by the statement that was running (statements.run)
 
 
 class OrderError(NotVectorisedError):

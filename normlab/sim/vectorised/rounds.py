@@ -2,10 +2,8 @@
 
 The scheduler runs cluster after cluster. Of a cluster, each block runs to the cluster's next barrier, then the next
 block. A block runs in passes: each warp to its next barrier, then the next warp; then the block's barrier, or those of
-its teams, are answered to which all threads have come, and the next pass begins. So threads that meet go on in the pass
-after that in which the last of them has come. A warp runs in rounds: each lane to its next warp operation, then the
-operations are answered of which all lanes are there, and the next round begins. A lane outside of an operation's mask
-is thus a round ahead of the lanes inside.
+its teams, are answered to which all threads have come, and the next pass begins. A warp runs in rounds: each lane to
+its next warp operation, then the operations are answered of which all lanes are there, and the next round begins.
 """
 
 from typing import Any
@@ -31,14 +29,17 @@ class Rounds:
     def barrier(self, ids: np.ndarray, owners: np.ndarray, unit: int = 1) -> None:
         """Let the lanes of each of the `owners`, one for each lane, meet and begin the next pass, or next `unit`."""
         everybody = len(ids) == self._machine.alive_count
+        # The usual barrier costs an addition, however many lanes there are.
         if everybody and isinstance(self._passes, int):
             self._passes, self._rounds = (self._passes // unit + 1) * unit, 0
             return
         self._passes, self._rounds = self._of_each_lane(self._passes), self._of_each_lane(self._rounds)
+        # Threads that meet go on in the pass after that in which the last of them has come.
         last = np.zeros(int(owners.max()) + 1, np.int64)
         np.maximum.at(last, owners, self._passes[ids])
         self._passes[ids] = (last[owners] // unit + 1) * unit
         self._rounds[ids] = 0
+        # All lanes are alike again, and the next barrier is a cheap one.
         if everybody and (self._passes[ids] == self._passes[ids[0]]).all():
             self._passes, self._rounds = int(self._passes[ids[0]]), 0
 
@@ -48,6 +49,7 @@ class Rounds:
         if len(ids) == machine.alive_count and isinstance(self._rounds, int):
             self._rounds += 1
             return
+        # Lanes differ from here on: one outside of the operation's mask is a round ahead of those inside.
         self._rounds = self._of_each_lane(self._rounds)
         warps = machine.warps[ids]
         # The lane that comes last decides, and all go on in the round after its own.
@@ -79,4 +81,5 @@ class Rounds:
         machine = self._machine
         passes, rounds = (np.broadcast_to(numbers, len(ids)) for numbers in moment)
         block = machine.block_of[ids]
+        # Read from the end: cluster, phase between two of its barriers, block, pass, warp, round, lane.
         return ids, rounds, machine.warps[ids], passes, block, passes // CLUSTER_PASSES, block // machine.launch.cluster

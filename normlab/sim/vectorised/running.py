@@ -25,9 +25,12 @@ class Function:
         if tree.args.kwarg or tree.args.kwonlyargs or tree.args.posonlyargs:
             raise NotVectorisedError("of a function with keyword-only parameters")
         self.rest = tree.args.vararg.arg if tree.args.vararg else None
+        # As in Python, a name that the function assigns anywhere is never looked up outside, not even by lanes that
+        # have not assigned it.
         self.locals = frozenset((*code.co_varnames, *code.co_cellvars, *captured))
         self.free = code.co_freevars
         body: list[ast.stmt]
+        # A lambda is a function of one `return`.
         body = [ast.copy_location(ast.Return(tree.body), tree)] if isinstance(tree, ast.Lambda) else tree.body
         self.run = partial(statements.run, statements.compiled(body))
 
@@ -42,7 +45,7 @@ def prepared(function: FunctionType) -> Function:
         tree = function_tree(code)
         if tree is None:
             raise NotVectorisedError(f"the source of {function.__name__!r} cannot be read")
-        _functions[id(code)] = code, Function(tree, code)
+        _functions[id(code)] = code, Function(tree, code)  # keeping `code` keeps its id
     return _functions[id(code)][1]
 
 
@@ -62,6 +65,7 @@ class Call:
 
     def outer(self, name: str) -> Any:
         """Return what a name of an outer scope stands for."""
+        # In Python's order: the enclosing function, the module, the builtins.
         if name in self._cells:
             value = self._cells[name].cell_contents
         elif name in self._globals:
@@ -70,6 +74,7 @@ class Call:
             value = self._builtins[name]
         else:
             raise NotVectorisedError(f"{name!r} is not defined")
+        # The launch knows arrays by their memory: one that is an argument, too, has one store under both names.
         return self.machine.launch.array(value, ("outer", name)) if isinstance(value, np.ndarray) else value
 
     def defined(self, node: ast.FunctionDef | ast.Lambda, name: str) -> Inner:
@@ -89,6 +94,7 @@ class Call:
     def closure(self, inner: Inner, given: list, named: dict[str, Any], frame: Frame) -> Any:
         """Run a function that this one has defined, with the values that its outer variables have in a frame."""
         if inner.call is not self:
+            # Its outer variables are in a frame of the run that has defined it, and that run may be over.
             raise NotVectorisedError(f"of the function {inner.code.co_name!r} outside of the one that defines it")
         names = inner.code.co_freevars
         values = {name: value_of(frame, name) if name in self.function.locals else self.outer(name) for name in names}
@@ -103,6 +109,7 @@ class Call:
     def returns(self, lanes: Lanes, value: Any) -> None:
         """Note that lanes return with a value."""
         self.results.append((lanes.ids, value))
+        # Only the kernel's own `return` ends a thread.
         if self.depth == 0:
             self.machine.returned(lanes.ids)
 
@@ -117,6 +124,7 @@ def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, call
     frame.variables.update(arguments)
     function.run(frame)
     pieces = []
+    # Lane numbers rise, so a search finds at which of the caller's places the lanes stand that returned this value.
     for ids, value in call.results:
         pieces.append((None if len(ids) == lanes.width else np.searchsorted(lanes.ids, ids), value))
     # The other lanes have come to the end without a `return`: they return None.
@@ -129,9 +137,11 @@ def invoke(original: FunctionType, arguments: dict[str, Any], lanes: Lanes, call
 def bound(function: FunctionType, given: list, named: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call under the names of the parameters."""
     names, rest = prepared(function).parameters, prepared(function).rest
+    # The usual call needs none of what follows.
     if len(given) == len(names) and rest is None and not named:
         return dict(zip(names, given, strict=True))
     defaults = function.__defaults__ or ()
+    # Defaults belong to the last parameters; what the call gives replaces them below.
     values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     positional = dict(zip(names, given, strict=False))
     if rest is not None:

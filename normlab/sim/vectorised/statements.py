@@ -30,13 +30,14 @@ def run(statements: Sequence[tuple[int, Statement]], frame: Frame) -> None:
         try:
             statement(frame)
         except NotVectorisedError as refusal:
-            if refusal.line is None:
+            if refusal.line is None:  # else a statement inside this one has named its line
                 refusal.line = line
             raise
         except BaseException as error:
             if not isinstance(error, Exception):  # an interruption, whose traceback has only the engine's own lines
                 vars(error).setdefault("kernel_lines", []).append((frame.call.file, line))
             raise
+        # After a statement by which lanes leave, the rest of the block runs once, for the lanes that stay, in a child.
         if frame.left is None:
             continue
         rest = statements[position + 1 :]
@@ -63,7 +64,7 @@ def compiled(nodes: list[ast.stmt]) -> list[tuple[int, Statement]]:
 def _assignment(node: ast.Assign) -> Statement:
     value = expressions.compiled(node.value)
     targets = [_target(target) for target in node.targets]
-    if len(targets) == 1:
+    if len(targets) == 1:  # not `a = b = …`
         (store,) = targets
         return lambda frame: store(frame, value(frame))
 
@@ -111,7 +112,7 @@ def _target(node: ast.expr) -> Callable[[Frame, Any], None]:
 
 def _annotated(node: ast.AnnAssign) -> Statement:
     if node.value is None:
-        return lambda frame: None
+        return lambda frame: None  # `x: int` alone assigns nothing
     value, store = expressions.compiled(node.value), _target(node.target)
     return lambda frame: store(frame, value(frame))
 
@@ -144,7 +145,7 @@ def _update_item(frame: Frame, node: ast.expr, array: Any, key: Any, operation: 
     frame.call.at = node
     old = expressions.load_item(frame, array, key)
     new = expressions.operate(operation, old, value(frame), frame)
-    frame.call.at = node
+    frame.call.at = node  # the value may have set it to its own access
     expressions.store_item(frame, array, key, new)
 
 
@@ -156,7 +157,7 @@ def _expression(node: ast.Expr) -> Statement:
             function = expressions.compiled(operation)
             update = node.value
             return lambda frame: _update_item(frame, update, array(frame), key(frame), function(frame), right)
-        case ast.Call():
+        case ast.Call():  # as a statement: an atomic's old element is not asked for
             call = expressions.compiled_call(node.value, used=False)
             return _dropping(call)
     return _dropping(expressions.compiled(node.value))
@@ -178,11 +179,11 @@ def _branch(node: ast.If) -> Statement:
             run(body if condition else otherwise, frame)
             return
         yes = np.flatnonzero(condition)
-        if len(yes) in (0, frame.width):
+        if len(yes) in (0, frame.width):  # it varies, but no lane goes the other way
             run(body if len(yes) else otherwise, frame)
             return
         exits = []
-        for statements, places in ((body, yes), (otherwise, None)):
+        for statements, places in ((body, yes), (otherwise, None)):  # None: looked for if there is an else
             if statements:
                 child = frame.child(np.flatnonzero(~condition) if places is None else places)
                 run(statements, child)
@@ -199,10 +200,11 @@ def _ended(frame: Frame, exits: list[Exit]) -> Frame | None:
     """
     if frame.left is None:
         return frame
-    left, frame.left = frame.left, None
+    left, frame.left = frame.left, None  # what `continue` has noted ends with the turn
     gone = np.flatnonzero(left >= BREAK)
     if not len(gone):
         return frame
+    # After the loop, lanes that broke out go on with the others; those that returned stay away.
     how = np.where(left[gone] == RETURN, left[gone], 0).astype(np.int8)
     exits.append(frame.exit(gone, how if how.any() else None))
     stay = np.flatnonzero(left < BREAK)
@@ -228,10 +230,10 @@ def _ending(outer: Frame, ended: list[Exit], broken: list[Exit], otherwise: list
     if otherwise and ended:
         whole = len(ended) == 1 and ended[0].places is None
         places = None if whole else np.sort(np.concatenate([one.places for one in ended]))
-        outer.absorb(broken + ended)
+        outer.absorb(broken + ended)  # the else clause reads what the loop has assigned
         child = outer.child(places)
         run(otherwise, child)
-        ended, broken = [child.exit(left=child.left)], []
+        ended, broken = [child.exit(left=child.left)], []  # the other lanes are back already
     outer.absorb(broken + ended)
 
 
@@ -239,10 +241,10 @@ def _while(node: ast.While) -> Statement:
     test, body, otherwise = expressions.compiled_test(node.test), compiled(node.body), compiled(node.orelse)
 
     def loop(outer: Frame) -> None:
-        ended: list[Exit] = []
-        exits: list[Exit] = []
-        frame: Frame | None = outer.child(None)
-        turns, before = 0, None
+        ended: list[Exit] = []  # lanes for which the condition is false: these run the else clause
+        exits: list[Exit] = []  # lanes that leave by `break` or `return`: these do not
+        frame: Frame | None = outer.child(None)  # replaced by a narrower one when lanes leave
+        turns, before = 0, None  # `before`: the loop's variables SPIN turns ago
         while frame is not None:
             frame = _divided(frame, test(frame), ended)
             if frame is not None:
@@ -289,7 +291,7 @@ def _for(node: ast.For) -> Statement:
                 return
             items: Any = range(*map(operator.index, bounds))
         else:
-            items = sequence(outer)
+            items = sequence(outer)  # an array, a tuple, `zip` or `enumerate`
         ended: list[Exit] = []
         exits: list[Exit] = []
         frame: Frame | None = outer.child(None)
@@ -316,6 +318,7 @@ def _varying_range(outer: Frame, bounds: list, store: Callable, body: list, othe
     start, stop, step = (_numbers(bound, outer.width) for bound in bounds)
     if not step.all():
         raise NotVectorisedError("range has a step of 0")
+    # Divided and rounded up, for steps of both signs. Lanes of the other sign divide by 1, and the result is dropped.
     turns = np.maximum(0, np.where(step > 0, -((start - stop) // np.where(step > 0, step, 1)), 0))
     turns = np.maximum(turns, np.where(step < 0, -((stop - start) // np.where(step < 0, -step, 1)), 0))
     # The last number is start + (turns - 1) * step, and lies between start and stop.
@@ -323,11 +326,12 @@ def _varying_range(outer: Frame, bounds: list, store: Callable, body: list, othe
     ended: list[Exit] = []
     exits: list[Exit] = []
     frame: Frame | None = outer.child(None)
+    # As variables these shrink with the frame. No name of a kernel has a dot.
     state = {"start": Vector(int, start), "step": Vector(int, step), "turns": Vector(int, turns)}
     frame.variables |= {f".{name}": value for name, value in state.items()}  # type: ignore[union-attr]
     turn = 0
     while frame is not None:
-        left = frame.variables[".turns"]
+        left = frame.variables[".turns"]  # a scalar once a single lane is left
         frame = _divided(frame, left.data > turn if type(left) is Vector else left > turn, ended)
         if frame is None:
             break
@@ -355,6 +359,7 @@ def _return(node: ast.Return) -> Statement:
     value = expressions.compiled(node.value) if node.value is not None else lambda frame: None
 
     def leave(frame: Frame) -> None:
+        # The call keeps the results until all lanes have come (running.invoke).
         frame.call.returns(frame.lanes, value(frame))
         frame.leave(RETURN)
 
@@ -369,7 +374,7 @@ def _assertion(node: ast.Assert) -> Statement:
     test = expressions.compiled_test(node.test)
 
     def check(frame: Frame) -> None:
-        if not np.all(test(frame)):
+        if not np.all(test(frame)):  # the scheduler finds the thread, and raises
             raise NotVectorisedError("an assertion fails")
 
     return check

@@ -63,6 +63,7 @@ class Vector:
 
     def bounds(self) -> tuple[int, int]:
         """Return bounds of the numbers, measured if they are not known."""
+        # The numbers never change, so bounds that have been measured stay right.
         if self.low is None:
             self.low, self.high = int(self.data.min()), int(self.data.max())
         return self.low, self.high  # type: ignore[return-value]
@@ -94,6 +95,7 @@ class Mixed:
         for number, value in enumerate(self.values):
             kind = kind_of(value)
             numbers = value.data if type(value) is Vector else np.asarray(value)
+            # A uint64 is refused: as an int64 a large one would be negative, and so an index from the array's end.
             if kind not in HOLDERS or HOLDERS[kind].kind not in "iu" or not np.can_cast(numbers.dtype, np.int64):
                 raise NotVectorisedError(f"of an index of the type {kind.__name__}")
             np.copyto(data, numbers, where=self.choice == number)
@@ -140,6 +142,8 @@ def scalars(value: Any, width: int) -> list:
         return [columns[choice][lane] for lane, choice in enumerate(value.choice.tolist())]
     if type(value) is not Vector:
         return [value] * width
+    # `tolist` gives Python's numbers. The types of _REBUILT are made from these; the rest are NumPy's own, in the
+    # array.
     if value.kind is int or value.kind is bool:
         return value.data.tolist()
     if value.kind in _REBUILT:
@@ -150,6 +154,7 @@ def scalars(value: Any, width: int) -> list:
 def collect(found: list) -> Any:
     """Return the value whose lanes have these scalars: the reverse of `scalars`."""
     kinds = set(map(type, found))
+    # A function may give several types: `max` of an int and an int64 gives one of its operands.
     if len(kinds) > 1:
         parts = [(np.array([n for n, one in enumerate(found) if type(one) is kind]), kind) for kind in kinds]
         return merge(
@@ -165,6 +170,7 @@ def collect(found: list) -> Any:
     if kind not in HOLDERS:
         raise NotVectorisedError(f"a function gives a {kind.__name__} in each lane")
     try:
+        # Raises OverflowError for a Python int that has outgrown 64 bits.
         return Vector(kind, np.array(found, HOLDERS[kind]))
     except OverflowError:
         raise NotVectorisedError("an index leaves 64 bits") from None
@@ -174,12 +180,16 @@ def take(value: Any, places: np.ndarray) -> Any:
     """Return a value in the frame of those lanes that stand at `places`; for a single lane, its scalar."""
     kind = type(value)
     if kind is Vector:
+        # A frame of one lane has scalars only: its operators are the scheduler's, which are faster than NumPy's for
+        # one.
         if len(places) == 1:
             return element(value.kind, value.data, places[0])
+        # The bounds of all numbers hold for some of them.
         return Vector(value.kind, value.data.take(places), value.low, value.high)
     if kind is Mixed:
         choice = value.choice.take(places)
         first = choice[0]
+        # Lanes of one type have a plain value again, so few operators ever meet a Mixed.
         if (choice == first).all():
             return take(value.values[first], places) if first >= 0 else Unbound
         return Mixed(choice, [take(part, places) for part in value.values])
@@ -192,10 +202,12 @@ def same(one: Any, other: Any) -> bool:
     """Return whether two uniform values are the same to every operation: in type and in bits."""
     if one is other:
         return True
+    # 1, 1.0 and True are equal to Python, and not to an operator that looks at types.
     if type(one) is not type(other) or type(one) not in HOLDERS:
         return False
     if isinstance(one, np.generic):
         return one.tobytes() == other.tobytes()
+    # repr tells 0.0 from -0.0, and lets a NaN equal itself.
     return repr(one) == repr(other) if type(one) in (float, complex) else one == other
 
 
@@ -207,11 +219,13 @@ def merge(width: int, pieces: list[Piece], old: Any, complete: bool = True) -> A
 
     `complete`: the pieces cover all lanes; else the others keep `old`. No lane is in two pieces.
     """
+    # In front of the pieces, which are then written over it.
     if not complete:
         pieces = [(None, old), *pieces]
     first = pieces[0][1]
     if len(pieces) == 1 and pieces[0][0] is None:
         return first
+    # What all lanes share again stays one scalar, and costs one operation instead of one for each lane.
     if all(not varies(value) and same(value, first) for _, value in pieces):
         return first
     kinds = {kind_of(value) for _, value in pieces}
@@ -227,6 +241,7 @@ def merge(width: int, pieces: list[Piece], old: Any, complete: bool = True) -> A
 
 def _merged_numbers(width: int, kind: type, pieces: list[Piece]) -> Vector:
     """Return pieces of one scalar type as one array."""
+    # Together the pieces cover all lanes, so none of this garbage stays.
     data = np.empty(width, HOLDERS[kind])
     for places, value in pieces:
         numbers = value.data if type(value) is Vector else value
@@ -236,6 +251,7 @@ def _merged_numbers(width: int, kind: type, pieces: list[Piece]) -> Vector:
             data[places] = numbers
     if kind is not int:
         return Vector(kind, data)
+    # From the pieces' own bounds, or none: to measure here would read numbers whose bounds may never be asked for.
     bounds: list = [(value.low, value.high) if type(value) is Vector else (value, value) for _, value in pieces]
     if any(low is None for low, _ in bounds):
         return Vector(kind, data)
@@ -244,11 +260,12 @@ def _merged_numbers(width: int, kind: type, pieces: list[Piece]) -> Vector:
 
 def _mixed(width: int, pieces: list[Piece]) -> Mixed:
     """Return the value of lanes whose pieces have several types: pieces of one type share an entry of a `Mixed`."""
-    choice = np.full(width, -1, np.int8)
+    choice = np.full(width, -1, np.int8)  # -1: no value yet
     groups: list[list[Piece]] = []
     for places, value in pieces:
         if value is Unbound:
             continue
+        # Taken apart, so that an entry of a Mixed is never a Mixed itself.
         for one, inner in _alternatives(places, value):
             label = next((n for n, group in enumerate(groups) if _together(group[0][1], inner)), len(groups))
             if label == len(groups):
@@ -259,6 +276,7 @@ def _mixed(width: int, pieces: list[Piece]) -> Mixed:
             groups[label].append((one, inner))
     values = []
     for group in groups:
+        # A value that is uniform, or as wide as the frame, is an entry as it is.
         whole = len(group) == 1 and (group[0][0] is None or not varies(group[0][1]))
         values.append(group[0][1] if whole else _spread(width, group))
     return Mixed(choice, values)
@@ -271,6 +289,7 @@ def _spread(width: int, group: list[Piece]) -> Any:
         columns = zip(*(value for _, value in group), strict=True)
         return rebuilt(group[0][1], [_spread(width, list(zip(places, column, strict=True))) for column in columns])
     kind = kind_of(group[0][1])
+    # No number: None, an array, or a view of one that begins elsewhere in each lane.
     if kind not in HOLDERS:
         if len(group) == 1 and varies(group[0][1]):
             return group[0][1].spread(group[0][0], width)

@@ -32,29 +32,38 @@ def places_of(frame: Frame, array: Any, index: Any, width: int) -> list:
     if len(parts) != len(array.shape) or any(type(part) is slice for part in parts):
         raise NotVectorisedError("of a vector access with an index of other dimensions")
     for part, extent in zip(parts, array.shape, strict=True):
+        # From a negative index on, an element may lie at the array's end and its neighbour at the beginning.
         not_negative(part)
         inside(part, extent)
+    # The first element is inside in every lane. The last one must be in the same row.
     last = parts[-1]
     most = int(last.data.max()) if type(last) is Vector else int(last)
     if most + width > array.shape[-1]:
         raise NotVectorisedError("a vector access leaves its array")
+    # In a column, or a slice with a step, neighbours are not next to each other in memory.
     if width > 1 and array.strides[-1] != array.lane_stride:
         raise NotVectorisedError("of a vector access to elements that are not side by side")
     _aligned(frame, array, index, width)
     first = place_of(frame, array, index)
+    # One entry for each element of the vector: NumPy then loads that element of all lanes at once.
     return [first + position * array.strides[-1] for position in range(width)]
 
 
 def _aligned(frame: Frame, array: Array, index: Any, width: int) -> None:
     """Raise NotVectorisedError unless every lane's address is a multiple of the access's size."""
+    # A wider vector takes several instructions, each at a multiple of 16 bytes.
     size = min(width * array.dtype.itemsize, WIDEST)
+    # A lane's elements stand apart in the store (memory.py), so there is no address to check.
     if type(array.base) is tuple and array.base[0] == "lane":
         raise NotVectorisedError("of a vector access to a local array")
+    # Shared arrays: the scheduler gives each an address that is its alignment times an odd number. For an access that
+    # is no wider, the alignment itself does as the address. A copy of a host's array has 1: no vector access.
     address = array.alignment
     if address is None:
         address = array.store.data.__array_interface__["data"][0]
     elif address < size:
         raise NotVectorisedError("of a vector access to a shared array that is less aligned")
+    # From the beginning of the block's own array: in the chunk's store it may begin at any element.
     within = place_of(frame, array, index, based=False)
     starts = address + within * array.dtype.itemsize
     if np.any(starts % size):
@@ -71,6 +80,7 @@ def elements_from(frame: Frame, array: Any, index: Any, width: Any) -> tuple:
 def tell_instructions(frame: Frame, array: Array, places: list, operation: str) -> None:
     """Tell the launch's observer of the instructions that access neighbours at `places`."""
     if array.seen is not None:
+        # An instruction moves 16 bytes at most, so a wider vector is several requests.
         for first, count in instructions(len(places), array.dtype.itemsize):
             tell(frame, array, places[first], operation, count)
 
@@ -88,6 +98,7 @@ def _as_bits_of(value: Any, dtype: np.dtype, like: np.dtype) -> Any:
     """Return a number of an integer array as the number of the dtype that has its bits."""
     if dtype.itemsize != like.itemsize:
         raise NotVectorisedError("of bits of another size")
+    # A load holds a narrow integer in 64 bits: `astype` brings it back to the memory's dtype, whose bits are wanted.
     data = value.data if type(value) is Vector else np.array([value])
     bits = data.astype(dtype).view(like)
     return Vector(like.type, bits) if type(value) is Vector else bits[0]
@@ -121,6 +132,7 @@ def flattened(frame: Frame, array: Any) -> Array:
     """Return an array as a line of all its elements."""
     if type(array) is not Array or not array.contiguous:
         raise NotVectorisedError("of a reshaped array")
+    # Contiguous in C order: the k-th element by index is the k-th in memory.
     return array.viewed((array.size,), (array.lane_stride,), array.offset)
 
 

@@ -20,10 +20,7 @@ _int32 = INTEGER_CASTS["int32"]
 
 
 class Group:
-    """The lanes of a frame that stand at a warp operation.
-
-    `slot`: for each lane of the chunk its place in the frame, or -1; `warp`, `lane`: of each lane of the frame.
-    """
+    """The lanes of a frame that stand at a warp operation. `warp`, `lane`: of each lane of the frame."""
 
     def __init__(self, frame: Frame, mask: Any):
         """Gather the lanes; raises NotVectorisedError unless each warp has all live lanes of the mask here."""
@@ -34,9 +31,11 @@ class Group:
             mask = int(mask) & FULL_MASK
         self.warp, self.lane = machine.warps[ids], machine.lanes_in_warp[ids]
         self.mask = mask
+        # Whether whole warps are here: only these order their lanes' accesses.
         self.complete = frame.width == machine.alive_count
         if not self.complete or isinstance(mask, np.ndarray) or mask != FULL_MASK:
             self._check(machine, ids)
+        # For each lane of the chunk its place in the frame, or -1; None if a lane's number is its place.
         self.slot = None
         if frame.width != machine.size:
             self.slot = np.full(machine.size, -1, np.int64)
@@ -46,13 +45,16 @@ class Group:
     def _check(self, machine: Any, ids: np.ndarray) -> None:
         """Raise NotVectorisedError unless the lanes here are all live lanes that their masks name."""
         here = np.zeros(machine.warp_count, np.int64)
+        # `at` takes every lane. An indexed `|=` would keep one lane of each warp.
         np.bitwise_or.at(here, self.warp, np.int64(1) << self.lane)
         alive = np.zeros(machine.warp_count, np.int64)
         living = np.flatnonzero(machine.alive)
         np.bitwise_or.at(alive, machine.warps[living], np.int64(1) << machine.lanes_in_warp[living])
+        # No operation waits for a lane that has returned, whatever its mask says.
         wanted = self.mask & alive[self.warp]
         if (here[self.warp] != wanted).any():
             raise NotVectorisedError("lanes of a warp operation's mask stand elsewhere")
+        # A mask may leave out live lanes, which then go on without an order to these.
         self.complete = bool((here[self.warp] == alive[self.warp]).all())
 
     def done(self, operation: str, sources: np.ndarray | None = None) -> None:
@@ -60,6 +62,7 @@ class Group:
 
         `sources`: for each lane of the frame, the place of the lane whose value it gets by a shuffle.
         """
+        # Before the lanes' round changes: the observer notes in which one they have come.
         self.machine.launch.tell("warp_operation", self._frame, operation, sources)
         self.machine.rounds.warp_operation(self.ids)
         if self.complete:
@@ -67,10 +70,12 @@ class Group:
 
     def sources(self, lane: np.ndarray) -> np.ndarray:
         """Return the places in the frame of the lanes with these numbers in each lane's own warp."""
+        # A warp's lanes have numbers in a row: its first one, and `lane` more.
         source = self.ids - self.lane + lane
         inside = (lane >= 0) & (lane < 32) & (source < self.machine.size)
         if not inside.all():
             raise NotVectorisedError("a shuffle reads from a lane that does not exist")
+        # After a short last warp the next numbers are lanes of another block.
         if self.machine.ragged and (self.machine.warps[source] != self.warp).any():
             raise NotVectorisedError("a shuffle reads from a lane that does not exist")
         if self.slot is None:
@@ -84,6 +89,7 @@ class Group:
         """Return for each lane of the frame the lanes of its warp in which a condition holds."""
         found = np.zeros(self.machine.warp_count, np.int64)
         chosen = np.broadcast_to(condition, len(self.ids))
+        # Each lane has a bit of its own, so the sum of the bits is their union.
         np.add.at(found, self.warp[chosen], np.int64(1) << self.lane[chosen])
         return found[self.warp]
 
@@ -95,6 +101,7 @@ def _one_mask_for_each_warp(frame: Frame, mask: Any) -> np.ndarray:
     masks = mask.data.astype(np.int64) & FULL_MASK
     machine = frame.lanes.machine
     warps = machine.warps[frame.lanes.ids]
+    # Some lane's mask stands for its warp: if all others equal it, the warp has one mask.
     first = np.empty(machine.warp_count, np.int64)
     first[warps] = masks
     if (first[warps] != masks).any():
@@ -108,8 +115,9 @@ def shuffle(frame: Frame, name: str, mask: Any, value: Any, by: Any) -> Any:
     if not issubclass(kind, SHUFFLED_TYPES) or kind is bool:
         raise NotVectorisedError(f"of a shuffle of a {kind.__name__}")
     group = Group(frame, mask)
-    amount = (by.data.astype(np.int64) if type(by) is Vector else int(by)) & 31
+    amount = (by.data.astype(np.int64) if type(by) is Vector else int(by)) & 31  # the hardware reads 5 bits
     lane = group.lane
+    # Beyond lanes 0 and 31 a lane gets its own value. An index or a xor of five bits is a lane.
     if name == "shfl_up_sync":
         source = np.where(lane >= amount, lane - amount, lane)
     elif name == "shfl_down_sync":
@@ -120,8 +128,10 @@ def shuffle(frame: Frame, name: str, mask: Any, value: Any, by: Any) -> Any:
         source = np.broadcast_to(np.asarray(amount, np.int64), lane.shape)
     places = group.sources(source)
     group.done(name, places)
+    # Uniform: whichever lane is read, it has given this value.
     if type(value) is not Vector:
         return value
+    # A shuffle moves numbers and makes none, so their bounds hold.
     return Vector(kind, value.data.take(places), value.low, value.high)
 
 
@@ -129,8 +139,10 @@ def vote(frame: Frame, name: str, mask: Any, predicate: Any) -> Any:
     """Return what `all_sync`, `any_sync`, `eq_sync` or `ballot_sync` gives to each lane."""
     group = Group(frame, mask)
     true = group.bits(truth(predicate, frame.width))
+    # The lanes that vote: `Group` has refused a frame with lanes outside of the mask.
     here = group.bits(True)
     group.done(name)
+    # Numba's ballot is an int32, whose sign bit is lane 31.
     if name == "ballot_sync":
         return to_integer(_int32, Vector(np.int64, true), frame.width)
     result = {"all_sync": true == here, "any_sync": true != 0, "eq_sync": (true == here) | (true == 0)}[name]
@@ -147,6 +159,8 @@ def _bits_of(value: Any, width: int) -> np.ndarray:
     kind = kind_of(value)
     data = np.broadcast_to(value.data if type(value) is Vector else np.array(value, HOLDERS.get(kind)), width)
     if data.dtype.kind == "f":
+        # As bits, because the hardware compares these: a NaN equals itself, and 0.0 is not -0.0. A float64 keeps all
+        # float32 apart.
         return data.astype(np.float64).view(np.int64)
     if data.dtype.kind not in "ib":
         raise NotVectorisedError(f"of a match of a {kind.__name__}")
@@ -170,6 +184,7 @@ def match_all(frame: Frame, mask: Any, value: Any) -> Any:
     group = Group(frame, mask)
     bits = _bits_of(value, frame.width)
     one = np.empty(group.machine.warp_count, np.int64)
+    # Some lane's bits stand for its warp; the vote finds a lane that differs.
     one[group.warp] = bits
     same = ~(group.bits(bits != one[group.warp]) != 0)
     lanes = np.where(same, group.bits(True), 0)
