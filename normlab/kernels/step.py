@@ -27,6 +27,7 @@ class Rung:
 
     def described(self, problem: Any) -> Any:
         """Return the operands that a description stands for, without memory; operands as they are."""
+        # Planners then see operands in either case, and need not know which of them have memory.
         return problem.described() if hasattr(problem, "described") else problem
 
     def answers(self, problem: Any, device: Device) -> list[Plan | Refusal]:

@@ -178,6 +178,7 @@ def _exponent(x: Any) -> int:
     """Return the exponent of x as ilogb does: the smallest int32 for 0 and NaN, the largest for infinity."""
     if x == 0 or np.isnan(x):
         return -(2**31)
+    # NumPy's mantissa is at least 1/2 and below 1, C's at least 1 and below 2.
     return 2**31 - 1 if np.isinf(x) else int(np.frexp(x)[1]) - 1
 
 
@@ -282,6 +283,7 @@ def _of_ints(function: Function, takes: Any, gives: Any) -> Function:
 def _low_24(x: int, unsigned: bool) -> int:
     """Return the low 24 bits of x as a number, signed unless `unsigned`."""
     low = x & 0xFFFFFF
+    # Bit 23 is the sign of a number of 24 bits.
     return low if unsigned or low < 1 << 23 else low - (1 << 24)
 
 

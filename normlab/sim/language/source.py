@@ -47,6 +47,7 @@ def definitions_in(tree: ast.AST) -> dict[tuple[str, int], ast.FunctionDef]:
 
 def functions_in(code: CodeType) -> Iterator[CodeType]:
     """Walk through the code objects inside `code`."""
+    # The code of a function inside another one is a constant of the outer one's.
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant
