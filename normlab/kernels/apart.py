@@ -87,9 +87,8 @@ def together(apart: list[Apart], answer: Plan | PersistentPlan | None) -> Plan |
     if answer is None:
         return Refusal("no step does the plain norm")
     if isinstance(answer, PersistentPlan):
-        # How many blocks fit is known only at the launch, so the kernels are joined inside of `plan`. The driver is
-        # asked about the first of the plain norm's kernels, which must already name its operands as the joined plan
-        # does.
+        # How many blocks fit is not known yet, so the kernels are joined inside of `plan`. The driver is asked about
+        # the first of the plain norm's kernels, which must already name its operands as the joined plan does.
         finish = answer.plan
         first = _renamed(answer.first, _names(apart))
         scratch = *(needed for one in apart for needed in one.scratch), *answer.scratch

@@ -156,7 +156,7 @@ def predict(
         # A grid of fewer blocks than multiprocessors leaves the others idle.
         busy /= min(work.blocks, processors)
     sums = constants.sums * plan.scratch_bytes / device.bandwidth * 1e6
-    # A second kernel begins when the first has ended: a launch, and its own first load.
+    # Beside the bytes of the partial sums: a second kernel begins two latencies after the first has ended.
     if len(plan.work) > 1:
         sums += 2 * constants.latency
     return Cost(

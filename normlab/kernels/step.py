@@ -71,6 +71,7 @@ class Rung:
 
     def does(self, operands: Any) -> bool:
         """Return True if `run` can do the operands, which have arrays."""
+        # Planned only: no kernel is compiled or launched for the question.
         return self.first_answer(operands, Device.of(operands.writing[0])) is not None
 
     def first_answer(self, operands: Any, device: Device) -> Plan | PersistentPlan | None:
