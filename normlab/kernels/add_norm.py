@@ -32,6 +32,7 @@ def adder(dtype: Any, offset: float) -> Any:
     @cuda.jit(device=True)
     def add(value, other, like):
         total = value + other
+        # A constant of the kernel: without an offset no addition is compiled.
         if offset:
             total += cast(offset, like)
         return total
@@ -48,7 +49,9 @@ def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPl
         arrays = problem.x, problem.residual, problem.new_residual
         added = _adding(problem.invvar, ("x", "residual", "new_residual"), *arrays)
         apart.append(Apart("the residual is added", ("x", "new_residual"), before=(added,)))
+        # The plain norm reads the sum from new_residual, rounded as the next layers will see it.
         plain = replace(plain, x=problem.new_residual, residual=None, new_residual=None)
+    # The last step of the ladder, whose ways include those of earlier steps: so every plain norm has a plan.
     return together(apart, step_7_clusters.STEP.first_answer(plain, device))
 
 
@@ -74,8 +77,10 @@ def _with_gamma(problem: Any) -> tuple[list[Apart], Any]:
     if not problem.offset or problem.weight is None:
         return [], replace(problem, offset=0.0)
     (n2,) = problem.weight.shape
+    # Not in the weight's dtype: in 16 bits a weight near 0 would lose its digits beside an offset of 1.
     scratch = Scratch(GAMMA, (n2,), problem.invvar.dtype)
     gamma = described(scratch)
+    # The kernel combines matrices: here of one row, and without a second operand, which counts as 0.
     names = View("weight", (1, n2)), None, View(GAMMA, (1, n2))
     added = _adding(problem.invvar, names, problem.weight, gamma, offset=problem.offset)
     apart = Apart("the offset is added", ("weight", GAMMA), before=(added,), scratch=(scratch,))

@@ -47,6 +47,7 @@ def build(dtype: Any, width: int, combiner: Callable[..., Any], *options: Any) -
         values = cuda.local.array(width, dtype)
         others = cuda.local.array(width, dtype)
         for k in range(width):
+            # An absent second operand counts as 0 in each element.
             others[k] = cast(0, others)
         row = cuda.blockIdx.x
         while row < result.shape[0]:
@@ -86,6 +87,8 @@ def together(apart: list[Apart], answer: Plan | PersistentPlan | None) -> Plan |
     if answer is None:
         return Refusal("no step does the plain norm")
     if isinstance(answer, PersistentPlan):
+        # How many blocks fit is not known yet, so the kernels are joined inside of `plan`. The driver is asked about
+        # the first of the plain norm's kernels, which must already name its operands as the joined plan does.
         finish = answer.plan
         first = _renamed(answer.first, _names(apart))
         scratch = *(needed for one in apart for needed in one.scratch), *answer.scratch
@@ -102,6 +105,7 @@ def _joined(apart: list[Apart], plan: Plan) -> Plan:
     return replace(
         plan,
         step=plan.step + EXTRA if apart else plan.step,
+        # The kernels beside the norm read the matrices once more.
         reads=plan.reads + bool(apart),
         work=(*before, *(_renamed(one, names) for one in plan.work), *after),
         scratch=(*scratch, *plan.scratch),
@@ -119,6 +123,7 @@ def _renamed(work: Work, names: dict[str, str | None]) -> Work:
     """Return a kernel that takes operands by other names; a name of None stands for an absent operand."""
 
     def rename(given: Any) -> Any:
+        # A view of an operand stays a view of what stands in its place.
         if isinstance(given, View):
             name = names.get(given.name, given.name)
             return None if name is None else given._replace(name=name)

@@ -127,6 +127,8 @@ def predict(
     work, elements, processors = plan.work[0], prod(operands.shape), device.multiprocessors
     attained = constants.attained * device.bandwidth / 1e6  # bytes per µs
     backward = isinstance(operands, BackwardProblem)
+    # A LayerNorm's squares need its mean first, and a backward's gradients the row's sums; an RMSNorm's output needs
+    # one sum.
     passes = 2 if backward or operands.mean is not None else 1
     statistics = [array for array in (operands.mean, operands.invvar) if array is not None]
     reading = plan.reads * traffic(operands, operands.reading)
@@ -134,6 +136,7 @@ def predict(
     vectors = _vectors_of(plan)
     warps = vectors.warps if isinstance(vectors, ThreadMap) else 1
     exchange = constants.latency * (1 if work.cluster > 1 else 0.5 if warps > 1 else 0)
+    # From a block's first load to its last sum: the load's latency, and an exchange between its warps per pass.
     life = constants.latency + passes * exchange
     rounds, busy, in_flight = 1.0, 0.0, None
     if vectors is not None:
@@ -146,11 +149,14 @@ def predict(
             registers = 0 if work.shared_bytes > in_registers else BASE_REGISTERS + vectors.elements * (1 + between / 2)
             blocks = _resident(plan, device, registers)
         in_flight = held * min(work.blocks, blocks * processors) / processors
+        # Little's law: what the GPU has on its way arrives once per life, so reading everything takes so many lives.
         rounds = max(1.0, reading / (in_flight * processors))
         accesses = 1 / vectors.width + between / 2  # of an element; between vectors it costs as much as in one of two
         busy = constants.work / 1e3 * (passes + constants.access * accesses) * elements
+        # A grid of fewer blocks than multiprocessors leaves the others idle.
         busy /= min(work.blocks, processors)
     sums = constants.sums * plan.scratch_bytes / device.bandwidth * 1e6
+    # Beside the bytes of the partial sums: a second kernel begins two latencies after the first has ended.
     if len(plan.work) > 1:
         sums += 2 * constants.latency
     return Cost(

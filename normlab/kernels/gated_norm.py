@@ -77,9 +77,11 @@ def build(dtype: Any, width: int, gating: Gate, weighted: bool, leaving: bool) -
                     gamma = gammas[k] if weighted else None
                     silu, slope = silu_and_slope(gates[k], gates)
                     xhat, inner = xhat_and_grad(values[k], grads[k], silu, gamma, scale, eps)
+                    # Both results overwrite what they were made of, which saves the registers of two vectors.
                     if leaving:
                         values[k], grads[k] = both(values[k], xhat, grads[k], grads[k], silu, slope, gamma)
                     else:
+                        # The plain norm multiplies its saved array by invvar, so it gets x̂ without that factor.
                         values[k], grads[k] = xhat / scale, inner
                 if first is not None:
                     store_vector_from(first, (row, column), values, 0, width)
@@ -124,6 +126,7 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
     options = accumulator(problem.invvar), width, problem.gating, problem.weight is not None
     grid = min(problem.shape[0], GRID_LIMIT)
     given = "saved", "gate", "invvar", "weight", "eps"
+    # The plain norm's saved array and gradient; None where an operand of the problem is the same.
     results = GATED if anew else None, GRAD if after else None
     first = Work(build, (*options, False), grid, THREADS, ("grad_output", *given, *results))
     names = ("grad_output", None) if after else (THROUGH_NORM, "grad_input")
@@ -141,6 +144,8 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
             Apart("so does the gradient of what was normalised", ("grad_input", THROUGH_NORM), scratch=(through,))
         )
         plain = replace(plain, grad_input=described(through))
+    # One kernel before and one after serve all parts, so the first part carries both. There is a first part: the gate
+    # is after the norm, or else `anew` is true.
     parts[0] = parts[0]._replace(before=(first,), after=(last,), absent=ABSENT)
     return together(parts, step_3_pipelined.STEP.first_answer(plain, device))
 

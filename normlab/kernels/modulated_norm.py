@@ -49,6 +49,7 @@ def build_modulate_rows(dtype: Any, width: int) -> Any:
                 if shift is not None:
                     load_vector_into(shifts, 0, shift, (row // rows, column), width)
                 for k in range(width):
+                    # In accumulator precision: added in 16 bits, the 1 would cut off the scale's last digits.
                     values[k] *= scales[k] + cast(1, values)
                     if shift is not None:
                         values[k] += shifts[k]
@@ -63,6 +64,7 @@ def build_modulate_rows(dtype: Any, width: int) -> Any:
 def sum_samples(grad_output, saved, mean, invvar, grad_weight, grad_bias):
     """Write the sums of dy x̂ and of dy over each sample's rows. A thread has a column of a sample."""
     column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    # Blocks lie along x over the columns, so the threads of a warp read neighbouring columns of a row.
     sample = cuda.blockIdx.y
     rows = saved.shape[0] // grad_weight.shape[0]
     if column < saved.shape[1]:
@@ -100,11 +102,14 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
     words = "the gradient is scaled first, those of scale and shift are added up last"
     part = Apart(words, ("grad_output", SCALED), (first,), (last,), (scratch,), ABSENT)
     none: dict[str, Any] = dict.fromkeys(ABSENT)
+    # dy (1 + scale) is the gradient at x̂, for which a norm without parameters has the rest of the backward.
     plain = replace(problem, **none, offset=0.0, sampled=False, grad_output=described(scratch))
     answer = step_3_pipelined.STEP.first_answer(plain, device)
     found = together([part], answer)
+    # A thread adds up its sample's rows alone, so nothing is merged.
     columns = Chains(n1 // samples, 0)
     if isinstance(found, PersistentPlan):
+        # The plain norm's plan, which is made at the launch, has no sums over rows and says so: put these in its place.
         finish = found.plan
         return found._replace(plan=lambda resident: replace(finish(resident), columns=columns))
     return found if isinstance(found, Refusal) else replace(found, columns=columns)

@@ -42,11 +42,6 @@ class ForwardProblem(Operands):
 
     x, output: (n1, n2), n1 > 0; weight, bias: (n2,) or None; mean: (n1,), or None for RMSNorm; invvar: (n1,); eps: a
     NumPy scalar of invvar's dtype.
-    `residual`, `new_residual`: (n1, n2), or both None; with them x + residual is normalised, as rounded to
-    new_residual. `offset`: added to the weight where it is read; a Python number, which a kernel is built for.
-    `row_map`: None, or where the rows of x lie: x is then (places, n2). `gate_map`: the same of the gate.
-    `gate`: (n1, n2), x's dtype, with `gating`, which says where silu(gate) goes; or both None.
-    `sampled`: weight and bias are (samples, n2), a row for each of as many parts of n1 rows.
     """
 
     x: Any
@@ -56,13 +51,18 @@ class ForwardProblem(Operands):
     output: Any
     mean: Any
     invvar: Any
+    # (n1, n2), or both None. With them x + residual is normalised, as rounded to new_residual.
     residual: Any = None
     new_residual: Any = None
+    # Added to the weight where it is read. A Python number, and not an array: a kernel is built for it.
     offset: float = 0.0
+    # None, or where the rows of x lie, which then is (places, n2); `gate_map`: the same of the gate.
     row_map: RowMap | None = None
+    # (n1, n2), x's dtype, and where silu(gate) goes; or both None.
     gate: Any = None
     gating: Gate | None = None
     gate_map: RowMap | None = None
+    # Whether weight and bias are (samples, n2): a row for each of as many parts of n1 rows.
     sampled: bool = False
 
     @property
@@ -74,6 +74,7 @@ class ForwardProblem(Operands):
     @property
     def shape(self) -> tuple[int, int]:
         """Return (n1, n2)."""
+        # Not x's: with a row_map x has rows of memory between its own.
         return self.output.shape
 
     @property
@@ -94,12 +95,8 @@ class BackwardProblem(Operands):
     grad_output, saved, grad_input: (n1, n2), n1 > 0; mean: (n1,), or None for RMSNorm and when memory_efficient;
     invvar: (n1,); weight, bias, grad_weight, grad_bias: (n2,) or None; eps: a NumPy scalar of invvar's dtype; `rms`:
     RMSNorm; `memory_efficient`: `saved` is the output, else the input, whose dtype grad_input has either way.
-    `row_sums`: None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and
-    where it leaves mean(g) and mean(g x̂).
-    `grad_residual`: None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array
-    was a result of the forward, too (`new_residual`). It is added to grad_input. `offset`, `row_map`: as in
-    `ForwardProblem`; the map is that of `saved`.
-    `gate`, `gating`, `gate_map`, `sampled`: as in `ForwardProblem`. `grad_gate`: (n1, n2), the gate's dtype, or None.
+    `offset`, `gate`, `gating`, `gate_map`, `sampled`: as in `ForwardProblem`; `row_map`: the same of `saved`.
+    `grad_gate`: (n1, n2), the gate's dtype, or None.
     """
 
     grad_output: Any
@@ -114,7 +111,11 @@ class BackwardProblem(Operands):
     grad_input: Any
     grad_weight: Any
     grad_bias: Any
+    # None, or in the exact mode (3, n1), accumulator dtype: what a step adds to each row's sum of g x̂, and where it
+    # leaves mean(g) and mean(g x̂).
     row_sums: Any = None
+    # None, or (n1, n2), grad_input's dtype: the gradient at the array that was normalised, if this array was a result
+    # of the forward, too (`new_residual`). It is added to grad_input.
     grad_residual: Any = None
     offset: float = 0.0
     row_map: RowMap | None = None
@@ -220,6 +221,7 @@ class Problem:
             one_of("gate", self.gate, ("after", "before"))
         given = {name: getattr(self, name) for name in ("residual", "gate", "heads", "samples")}
         asked = [name for name, value in given.items() if value]
+        # No kernel does two of them in one norm.
         if len(asked) > 1:
             raise ValueError(f"a norm has one of residual, gate, heads and samples, got {' and '.join(asked)}")
         for name in ("gate", "heads", "offset"):
@@ -287,6 +289,7 @@ class Problem:
         gated = None if self.gate is None else Gate(self.gate == "after", recomputed)
         gate = None if gated is None else array(shape, t)
         row_map = None if self.heads is None else RowMap(*self.heads)
+        # A whole stride for each token except the last, after whose heads no memory is needed.
         rows = self.n1 if row_map is None else (self.n1 // row_map.heads - 1) * row_map.stride + row_map.heads
         memory = rows, self.n2  # with the rows of memory between x's own
         # scale is used as 1 + scale

@@ -39,6 +39,7 @@ def build_message(dtype: Any, width: int, rms: bool) -> Any:
         row = cuda.blockIdx.x
         center, square_sum = merge_row(sums, row, n1, n2, factor, buffer)
         if cuda.threadIdx.x == 0:
+            # All rows have n2 columns on this rank, so one block writes the only count.
             if row == 0:
                 store(message, 0, cast(n2, message))
             if rms:
@@ -53,6 +54,7 @@ def build_message(dtype: Any, width: int, rms: bool) -> Any:
 @cuda.jit(device=True)
 def count_of(messages, first, ranks):
     """Return how many values of a set so many ranks hold, from rank `first` on; ranks past the last one hold none."""
+    # Added up anew at each level: merging stores means and m2, and leaves every rank's count as it came.
     count = cast(0, messages)
     for rank in range(first, min(first + ranks, messages.shape[0])):
         count += load(messages, (rank, 0))
@@ -124,6 +126,7 @@ def ranks_statistics(messages, eps, count, mean, variance, invvar):
             store(mean, index, load(messages, (0, 1 + index)))
             square_sum = load(messages, (0, 1 + sets + index))
         store(invvar, index, cast(1, messages) / math.sqrt(square_sum / size + eps))
+        # A set of one value has no unbiased variance; its m2 is 0, and so is this quotient.
         if variance is not None:
             store(variance, index, square_sum / max(size - cast(1, messages), cast(1, messages)))
         if index == 0:
@@ -144,9 +147,11 @@ def ranks_means(messages, count, weight, means):
     sets = means.shape[1]
     if index < sets:
         size = max(load(count, 0), cast(1, messages))
+        # A channel's gamma is one number for all of its terms, so it may wait until they have been added up.
         gamma = element(weight, index)
         of_g = cast(0, means)
         first = 0  # of the columns with Σ g x̂
+        # Only then there is a Σ g: an RMSNorm subtracts no mean, and its ranks send none.
         if messages.shape[1] > sets:
             of_g = affine(add_ranks(messages, index) / size, gamma, None)
             first = sets

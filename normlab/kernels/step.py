@@ -27,6 +27,7 @@ class Rung:
 
     def described(self, problem: Any) -> Any:
         """Return the operands that a description stands for, without memory; operands as they are."""
+        # Planners then see operands in either case, and need not know which of them have memory.
         return problem.described() if hasattr(problem, "described") else problem
 
     def answers(self, problem: Any, device: Device) -> list[Plan | Refusal]:
@@ -70,6 +71,7 @@ class Rung:
 
     def does(self, operands: Any) -> bool:
         """Return True if `run` can do the operands, which have arrays."""
+        # Planned only: no kernel is compiled or launched for the question.
         return self.first_answer(operands, Device.of(operands.writing[0])) is not None
 
     def first_answer(self, operands: Any, device: Device) -> Plan | PersistentPlan | None:

@@ -9,8 +9,8 @@ from normlab.kernels.words import counted
 from normlab.stages.vector import WARP
 
 ACCUMULATOR_BYTES = 4  # the kernel computes in float32
-# Per lane and row at most, but for `backward.short_rows.tiles.columns_apart`: of each, registers hold two sums, gamma,
-# beta and 1 / gamma from row to row.
+# Per lane and row at most, except in `backward.short_rows.tiles.columns_apart`: of each, registers hold two sums,
+# gamma, beta and 1 / gamma from row to row.
 ELEMENTS = 8
 WARPS = 8  # per block
 # Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took the backward 1 to 3 %

@@ -18,8 +18,7 @@ Five rooms, each of which imports only those before it; the last three do not im
 - tracing/ and sanitizing/: the two observers. The scheduler tells both of single threads; the vectorised engine tells
   the first of all threads at once.
 
-`protocols.py` says what a lower file expects of the objects that a higher file implements. The simulator imports
-nothing else of normlab, and no Numba: `machine/checking.py` loads the engine's check by its name, if a launch asks.
+`protocols.py` says what a lower file expects of the objects that a higher file implements.
 
 Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares it with one):
 
@@ -41,6 +40,8 @@ Where it silently differs from a GPU (`tests/sim/test_against_gpu.py` compares i
 - Without readable source (a kernel from `exec`, a notebook cell with magics) ints and operators are Python's.
 """
 
+# The simulator imports nothing else of normlab, and no Numba: several packages compile CUDA kernels, and none of them
+# has to be installed. `machine/checking.py` loads the engine's check by its name, if a launch asks for it.
 from normlab.sim.language.errors import (
     BarrierError,
     CompilerError,

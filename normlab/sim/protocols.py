@@ -14,14 +14,20 @@ class Thread(Protocol):
 
     index: Any
     lane: int
+    # A stopped thread waits at `operation`: a warp operation of the lanes in `mask`, or a barrier. It has brought
+    # `given`, and whatever resolves the operation leaves the answer in `result`.
     mask: int
     operation: str | None
     given: Any
     result: Any
+    # To find livelocks: an address → the value that an atomic of this thread found there and did not change.
     polled: dict[Any, Any]
+    # Asynchronous copies under way; how many barriers the cluster had passed when the thread arrived at its barrier;
+    # and whether it has stored into another block since it last arrived, which `cluster_arrive_shared` would not order.
     copies: Any
     arrival: int | None
     stored_remotely: bool
+    # The observer keeps here what it wants to know again of this thread.
     seen: Any
 
     @property
@@ -51,6 +57,8 @@ class Warp(Protocol):
     """The lanes that run together. Implemented by `machine.warp.Warp`."""
 
     threads: list[Any]  # of Thread, as the lists below
+    # Threads that have not returned. The lists below hold those of them that can run, that stand at a warp operation,
+    # and that gave way in a spin loop; a thread that runs or waits at a barrier is in none of the three.
     live: list[Any]
     live_mask: int
     ready: list[Any]
@@ -67,9 +75,12 @@ class Block(Protocol):
 
     index: Any
     cluster: Any
+    # The block's shared arrays; begin, end and key of each, so that an address can be traced back to its array; and the
+    # bytes of those with a fixed shape, to which a launch adds its dynamic bytes.
     shared: dict[Any, Any]
     shared_spans: list[tuple[int, int, Any]]
     static_bytes: int
+    # Threads that have returned count as arrived at every barrier, so a barrier compares with the live ones alone.
     live_count: int
     arrived: list[Any]  # of Thread, as the lists below
     at_team: dict[int, list[Any]]
@@ -94,9 +105,12 @@ class Grid(Protocol):
     """One launch while it runs. Implemented by `machine.scheduler.Grid`."""
 
     kernel_name: str
+    # The schedule: from a list of blocks, warps or lanes to the order in which they run.
     order: Callable[[Any], Any]
     thread_indices: list[Any]
+    # The lanes of the running warp that have not had their turn yet: a lane that stops hands over to the next of them.
     turns: Any
+    # Grows with each event that a livelock lacks: a meeting of threads, a change of memory, a return.
     progress: int
 
     @property
@@ -130,6 +144,7 @@ class Cuda(Protocol):
     """The `cuda` that a simulated kernel sees. Implemented by `machine.api.Cuda`."""
 
     observer: Any  # a machine.observe.Observer, or None
+    # Of the running block: the scheduler sets it anew before each block's turn. `current` tells the running thread.
     blockIdx: Any  # noqa: N815
     blockDim: Any  # noqa: N815
     shared: Any

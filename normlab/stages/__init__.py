@@ -3,10 +3,6 @@
 A stage takes and returns values; the kernel passes in the memory that its threads share. A stage computes in the dtype
 of its arguments: its constants are written `float32(1)`, which a float64 argument turns into float64, while a bare
 `1.0` would turn float32 into float64.
-
-Some stages have loops whose lengths depend on the thread map of a row (`vector`, `shifted`, `row_group`, `grouped`,
-`ahead`) or on the tile of a matrix (`tile`, `line_tile`, `thread_tile`, `lanes`, `unroll`). Their functions take these
-lengths, which the compiler must know, and return device functions.
 """
 
 from normlab.stages.block import block_moments, block_sum, block_sums
@@ -23,6 +19,9 @@ from normlab.stages.warp import (
     warp_sum_butterfly,
 )
 
+# Not here: stages with loops whose lengths depend on the thread map of a row (`vector`, `shifted`, `row_group`,
+# `grouped`, `ahead`) or on the tile of a matrix (`tile`, `line_tile`, `thread_tile`, `lanes`, `unroll`). Their
+# functions take these lengths, which the compiler must know, and return device functions.
 __all__ = [
     "block_moments",
     "block_sum",

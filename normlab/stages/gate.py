@@ -3,9 +3,7 @@
     after the norm      output = x̂ γ silu(z)
     before the norm     output = γ times the RMSNorm of x silu(z)
 
-σ(z) = 1 / (1 + exp(-z)) comes from e = exp(-|z|), which is at most 1: nothing overflows, and both σ(z) and
-σ(-z) = 1 - σ(z) keep their digits. Derivative: silu'(z) = σ(z) (1 + z σ(-z)). In float32 e is the GPU's fast
-exponential: off by up to 2 + 1.173 |z| units in the last place, with half of the exact one's instructions.
+σ(z) = 1 / (1 + exp(-z)). Derivative: silu'(z) = σ(z) (1 + z σ(-z)).
 Source: Dao and Gu, "Transformers are SSMs", 2024 (Mamba-2's gated norm); Hendrycks and Gimpel, "Gaussian Error Linear
 Units", 2016 (silu).
 """
@@ -37,6 +35,8 @@ def sigmoids(dtype: Any) -> Any:
 
     @cuda.jit(device=True)
     def exponential(value):
+        # In float32 the GPU's fast exponential: half the instructions, off by up to 2 + 1.173 |z| units of the last
+        # place.
         return cuda.libdevice.exp(value) if wide else cuda.libdevice.fast_expf(value)
 
     @cuda.jit(device=True)
@@ -45,6 +45,8 @@ def sigmoids(dtype: Any) -> Any:
 
     @cuda.jit(device=True)
     def sigmoids_of(z, like):
+        # e = exp(-|z|) is at most 1, so nothing overflows; and both σ(z) and σ(-z) = 1 - σ(z) keep their digits,
+        # because neither comes from a subtraction.
         small = exponential(-abs(z))
         larger = inverse(cast(1, like) + small, like)  # of the two: that of |z|
         smaller = small * larger
@@ -92,6 +94,7 @@ def row_gater(thread_map: ThreadMap, dtype: Any, gate_map: RowMap | None = None)
     def gate_row(values, gates, gate):
         if gate is not None:
             for k in range(elements):
+                # Past the row's end `load_row` gives 0 for both, so gated values add nothing to the row's sums.
                 values[k] *= silu(gates[k], gates)
 
     return load_gates, gate_row
@@ -108,6 +111,7 @@ def gated_normaliser(gate: Gate, dtype: Any) -> Any:
 
     @cuda.jit(device=True)
     def divided(value, divisor):
+        # In float32 the fast reciprocal: a correctly rounded division takes several times its instructions.
         return value / divisor if wide else value * reciprocal(divisor)
 
     @cuda.jit(device=True)
@@ -133,9 +137,11 @@ def gated_gradients(gate: Gate) -> Any:
 
     @cuda.jit(device=True)
     def both(value, xhat, grad, through, silu, slope, gamma):
+        # The output is x̂ γ silu(z), so dy times all except silu, times silu', is the gate's gradient.
         if after_norm:
             normalised = xhat if gamma is None else xhat * gamma
             return through, grad * normalised * slope
+        # Here x silu(z) was normalised, and `through` is the gradient there: the product rule gives both.
         return through * silu, through * value * slope
 
     return both

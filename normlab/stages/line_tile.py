@@ -7,8 +7,7 @@ may begin anywhere:
     vector     0               1               2               3               4               5               6
     row        0 0 0 0 0 0 0 1 1 1 1 1 1 1 2 2 2 2 2 2 2 3 3 3 3 3 3 3 4 4 4 4 4 4 4 5 5 5 5 5 5 5 6 6 6 6 6 6 6 7 7 7 …
 
-The lanes that work on a row read it there. They are not the lanes that copied it, so a `syncwarp` lies between. Where
-several warps move a tile together, a `syncthreads` does.
+The lanes that work on a row read it there, after a barrier.
 """
 
 from functools import cache
@@ -45,11 +44,15 @@ def line_fetchers(elements: int, width: int, threads: int = WARP) -> tuple[Any, 
         target, source = at + own, begin + own
         for first in range(0, elements, span):  # constant bounds: unrolled, and only the last turn has a condition
             if first + span <= elements or own < elements - first:
+                # Other lanes than this one will read the elements, so the caller waits for the copies and then lets the
+                # warp meet in a `syncwarp`, or where several warps move the tile together, the block in a
+                # `syncthreads`.
                 copy_async(stages, target + first, line, source + first, width)
 
     @cuda.jit(device=True)
     def fetch_part(stages, at, line, begin, thread, left):
         place = thread * width
+        # First pass: whole vectors, and zeros for what lies past the matrix's end.
         while place < elements:
             if place + width <= left:
                 copy_async(stages, at + place, line, begin + place, width)
@@ -58,6 +61,7 @@ def line_fetchers(elements: int, width: int, threads: int = WARP) -> tuple[Any, 
                     if place + k >= left:
                         store(stages, at + place + k, 0)
             place += span
+        # Second pass: a vector in which the matrix ends is not copied as a whole, which would read past the array.
         place = left // width * width + thread
         if place < left:  # an element per thread of the vector in which the matrix ends
             store(stages, at + place, load_bits(line, begin + place))
@@ -83,6 +87,7 @@ def line_storers(elements: int, width: int, dtype: Any, threads: int = WARP) -> 
         source, target = at + own, begin + own
         for first in range(0, elements, span):
             if first + span <= elements or own < elements - first:
+                # One load of at most 16 bytes: four float32 results, which in 16 bits are one store of 8 bytes.
                 load_vector_into(values, 0, results, source + first, together)
                 store_vector_from(line, target + first, values, 0, together)
 

@@ -3,8 +3,7 @@
 The forward steps with vectors share these stages. A step that keeps gamma and beta somewhere else than in global memory
 loads them itself and takes `vector_normaliser` alone.
 
-weight and bias are (n2,) or None; an absent one is neither loaded nor applied. Widths are constants of a kernel,
-because an array in registers takes only constants as indices.
+weight and bias are (n2,) or None; an absent one is neither loaded nor applied.
 """
 
 from functools import cache
@@ -19,14 +18,15 @@ from normlab.stages.vector import ThreadMap
 def gamma_loader(width: int, offset: float = 0.0) -> Any:
     """Return the device function `load_gammas(gammas, at, weight, column)`: a vector of weight + offset, or nothing.
 
-    gammas: local, accumulator dtype, from gammas[at] on. Some models store gamma - 1, so that their weights begin as 0
-    and weight decay pulls gamma to 1.
+    gammas: local, accumulator dtype, from gammas[at] on.
     """
 
     @cuda.jit(device=True)
     def load_gammas(gammas, at, weight, column):
         if weight is not None:  # decided when the kernel is compiled, not when it runs
             load_vector_into(gammas, at, weight, column, width)
+            # Some models store gamma - 1, so that their weights begin as 0 and weight decay pulls gamma to 1. The cast:
+            # a bare Python float would make the sum float64.
             if offset:
                 for k in range(width):
                     gammas[at + k] += cast(offset, gammas)
@@ -84,6 +84,7 @@ def vector_normaliser(width: int) -> Any:
     @cuda.jit(device=True)
     def normalise_vector(values, at, gammas, betas, weight, bias, center, scale):
         for k in range(width):
+            # `width` is a constant, so this loop is unrolled: an array in registers takes only constant indices.
             gamma = None if weight is None else gammas[k]
             beta = None if bias is None else betas[k]
             values[at + k] = affine(normalised_from_input(values[at + k], center, scale), gamma, beta)
@@ -107,6 +108,7 @@ def row_writer(
 
     @cuda.jit(device=True)
     def take(gammas, betas, held, weight, bias, v, column):
+        # A constant, so one of the two branches is compiled. `held` has a whole row's vectors, gammas and betas one.
         if early:
             for k in range(width):
                 if weight is not None:
@@ -124,6 +126,8 @@ def row_writer(
         row, first = index
         for v in range(vectors):
             column = first + v * span
+            # `v < filled` is a constant after unrolling: only a row's last vector has a condition, and none is loaded
+            # or stored past the row's end.
             if v < filled or column < output.shape[1]:
                 take(gammas, betas, held, weight, bias, v, column)
                 normalise_vector(values, v * width, gammas, betas, weight, bias, center, scale)

@@ -1,8 +1,4 @@
-"""Add a residual to a row in registers, and write the sum: the step of a transformer between a block and the next norm.
-
-The sum is rounded to the dtype in which it is stored before it is normalised. What is normalised is then the array that
-the next layers see, and the array that a backward starts from.
-"""
+"""Add a residual to a row in registers, and write the sum: a transformer's step between a block and the next norm."""
 
 from functools import cache
 from typing import Any
@@ -35,6 +31,8 @@ def residual_adder(thread_map: ThreadMap, dtype: Any) -> Any:
                 column = first + v * span
                 if v < filled or column < residual.shape[1]:
                     for k in range(v * width, (v + 1) * width):
+                        # Rounded as it is stored, so that what is normalised is the array that the next layers see and
+                        # that a backward starts from.
                         values[k] = rounded(values[k] + others[k], new_residual)
                     store_vector_from(new_residual, (row, column), values, v * width, width)
 

@@ -17,11 +17,10 @@ def part_storer(width: int) -> Any:
     It stores those of values[first], … that a row has of the vector at `line[begin]`: its first ones or its last ones.
     before: elements of the vector before the row, or 0 and less. left: elements up to the row's end. The others go in
     aligned pieces of half a vector, a quarter, …, one element: three stores at most, each an access of L2.
-
-    A branch for each number of elements knows its pieces. To try all 14 pieces of a vector of eight took 50 to 60
-    instructions at each end of a row, of 870 for a row of 513 columns of bfloat16 (backward, H100). In a loop over the
-    pieces `values` lay in local memory, and 2,047 columns reached 0.31 of a copy instead of 0.89.
     """
+    # A branch for each number of elements knows its pieces. To try all 14 pieces of a vector of eight took 50 to 60
+    # instructions at each end of a row, of 870 for a row of 513 columns of bfloat16 (backward, H100). In a loop over
+    # the pieces `values` lay in local memory, and 2,047 columns reached 0.31 of a copy instead of 0.89.
     store_from = chosen(lambda place: range_storer(place, width), 1, width - 1)
     store_up_to = chosen(lambda place: range_storer(0, place), 1, width - 1)
 

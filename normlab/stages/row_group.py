@@ -10,10 +10,8 @@ cluster declares the same array. `phase`, `row` and `which` are indices into it.
 barriers, so a loop with one barrier per turn alternates between two phases. Row groups within a block have rows of
 their own in the buffer and therefore a barrier of their own (`team_sync`).
 
-A warp reads the other blocks' sums after the barrier. If the warps wrote their sums to the other blocks instead, the
-barrier would have to wait for all earlier stores, also for the rows of output. With stores to the block's own shared
-memory it does not have to (`cluster_arrive_shared`). No extra barrier is needed before the next row: each warp has
-added its values into its sum before it can reach the next barrier.
+No extra barrier is needed before the next row: each warp has added its values into its sum before it can reach the next
+barrier.
 """
 
 from functools import cache
@@ -30,6 +28,9 @@ def leave(exchange, phase, row, which, warp, value):
     warp: the calling warp's index among its row's warps in this block. value: the same in all lanes. A barrier of the
     row group must follow before a warp collects.
     """
+    # To the block's own shared memory, and other blocks read it after the barrier. If the warps wrote their sums to the
+    # other blocks, the barrier would have to wait for all earlier stores, also for the rows of output. As it is,
+    # `cluster_arrive_shared` orders shared memory alone.
     if lane_index() == 0:  # all lanes hold the same value: one store is enough
         exchange[phase, row, which, warp] = value
 

@@ -3,7 +3,7 @@
     memory    | q0 q1 k0 k1 v0 v1 | q0 q1 k0 k1 v0 v1 | …        two heads, six rows of memory per token
     row         0  1                2  3
 
-A kernel sees the memory as a matrix whose rows are as long as a head. Finding a row costs a division by a constant.
+A kernel sees the memory as a matrix whose rows are as long as a head.
 """
 
 from functools import cache
@@ -27,6 +27,8 @@ def place_finder(row_map: RowMap | None) -> Any:
     @cuda.jit(device=True)
     def place_of(row):
         if gap:  # decided when the kernel is compiled
+            # Each group of heads before this row's has `gap` rows of memory after it. `heads` is a constant: no real
+            # division.
             return row + row // heads * gap
         return row
 

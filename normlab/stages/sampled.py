@@ -47,6 +47,8 @@ def rows_finder(rows: int) -> Any:
         blocks = (of_sample + uint32(rows - 1)) // uint32(rows)
         sample = uint32(cuda.blockIdx.x) // blocks
         begin = int32(sample) * int32(of_sample)
+        # Blocks count on from sample to sample, and a sample's last block may have fewer rows: the end keeps it from
+        # the next sample's, which have other parameters.
         return begin + (cuda.blockIdx.x - int32(sample) * int32(blocks)) * rows, begin + int32(of_sample)
 
     return rows_of
@@ -70,11 +72,13 @@ def sample_stager(sampled: SampledMap, dtype: Any, offset: float) -> tuple[Any, 
     def stage(weight, bias, output, row):
         staged = cuda.shared.array(0, kind, alignment=16)
         sample = uint32(row) // (uint32(output.shape[0]) // uint32(weight.shape[0]))
+        # All row groups of the block copy together, because all their rows need the same parameters.
         column = (cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x) * width
         while column < output.shape[1]:
             fetch(staged, column, weight, (sample, column))
             fetch(staged, columns + column, bias, (sample, column))
             column += together
+        # A group of copies is what `wait_copies` waits for. Until `arrive` the threads fetch and add up their rows.
         commit_copies()
 
     @cuda.jit(device=True)
@@ -85,6 +89,7 @@ def sample_stager(sampled: SampledMap, dtype: Any, offset: float) -> tuple[Any, 
     @cuda.jit(device=True)
     def load_parameters(gammas, betas, weight, bias, column):
         staged = cuda.shared.array(0, kind, alignment=16)
+        # weight and bias only tell the dtype of the staged bits.
         take(gammas, staged, column, weight)
         take(betas, staged, columns + column, bias)
         if offset:

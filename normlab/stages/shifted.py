@@ -10,17 +10,7 @@ The neighbours' elements add nothing to a sum: they become 0, and for the square
 the two ends of a row a thread stores smaller pieces (`stages.row_ends`). A row's bits depend on where in a vector it
 begins, and so on its index, but neither on n1 nor on other rows.
 
-The columns of a row could be mapped to threads as an aligned row's are. Then its bits would be the same wherever it
-lies, but a thread would cut each vector of columns out of two vectors of memory: LayerNorm of 1,537 columns of bfloat16
-reached 0.85 of a copy on an H100, and now 0.91.
-
-The output is written as it lies in memory ("lying" below). If its rows begin elsewhere in a vector than x's, as in a
-view with an offset, a thread loads its elements of x again and cuts those out of two vectors.
-
-A vector of the output needs gamma and beta from as many columns before its own as the row's place in memory says. All
-rows of a block begin at the same place in a vector, so the block shifts the parameters once, on their way to shared
-memory. Cut out of two vectors each for every row, they took more instructions than all else: LayerNorm of 333 columns
-of bfloat16 reached 0.51 of a copy on an H200, and now 0.74.
+The output is written as it lies in memory ("lying" below).
 """
 
 from functools import cache
@@ -90,10 +80,12 @@ def outside_filler(shifted: ShiftedMap) -> Any:
     def fill_outside(values, extent, first, value):
         before, n2 = extent
         column = int32(first - before)
+        # The row's first vector, which one thread has: a negative column counts the elements of the row before.
         if column < 0:
             for k in range(width - 1):
                 if k < -column:
                     values[k] = value
+        # Only these may reach past the row's end; for the vectors before them, no comparison is compiled.
         for v in range(inner, vectors):
             count = int32(int32(n2 - column) - v * span)
             if count < width:
@@ -117,6 +109,9 @@ def shifted_row_loader(shifted: ShiftedMap) -> Any:
 
     @cuda.jit(device=True)
     def load_row(values, x, row, extent, first):
+        # The columns could be mapped to threads as an aligned row's are, and a row's bits would be the same wherever it
+        # lies. But a thread would cut each vector of columns out of two vectors of memory: LayerNorm of 1,537 columns
+        # of bfloat16 reached 0.85 of a copy on an H100, and now 0.91.
         words = cuda.local.array(count, int32)
         line, (before, n2) = flat(x), extent
         column = int32(first - before)
@@ -162,6 +157,10 @@ def parameter_stager(shifted: ShiftedMap, rows: int) -> Any:
     def stage(weight, bias, output, row):
         staged = cuda.shared.array(0, bits, alignment=16)
         first = cuda.threadIdx.y * thread_map.threads + cuda.threadIdx.x
+        # A vector of the output needs gamma and beta from as many columns before its own as the row's place in memory
+        # says. All rows of a block begin at the same place in a vector, so the block shifts the parameters once. Cut
+        # out of two vectors each for every row, they took more instructions than all else: LayerNorm of 333 columns of
+        # bfloat16 reached 0.51 of a copy on an H200, and now 0.74.
         shift = shift_of(flat(output), row * output.shape[1], width)
         for turn in range(turns):
             place = first + turn * together
@@ -188,9 +187,12 @@ def lying_loader(shifted: ShiftedMap) -> Any:
 
     @cuda.jit(device=True)
     def load_lying(values, v, x, begin, ends):
+        # x begins elsewhere in a vector than the output, as in a view with an offset: load the elements of x again, two
+        # vectors of memory, and cut the output's vector out of them.
         pair = cuda.local.array(both, int32)
         line = flat(x)
         shift = shift_of(line, begin, width)
+        # The pair of vectors may reach out of the array only in the matrix's first and last row.
         missing = False
         if ends and (v == 0 or v >= inner):
             missing = begin < shift or begin - shift + 2 * width > line.shape[0]
@@ -251,6 +253,7 @@ def vector_writer(shifted: ShiftedMap, dtype: Any, v: int) -> Any:
         staged = cuda.shared.array(0, bits, alignment=16)
         gammas = cuda.local.array(width, dtype)
         betas = cuda.local.array(width, dtype)
+        # `first` is the thread's place in a span of vectors, so its parameters are at the same place in shared memory.
         begin, first, column, ends = index
         load_lying(values, v, x, begin + offset, ends)
         if weight is not None:
@@ -288,6 +291,7 @@ def shifted_row_writer(shifted: ShiftedMap, dtype: Any) -> Any:
         at = row * output.shape[1] + first
         shift = shift_of(flat(output), at, width)
         ends = row == 0 or row == output.shape[0] - 1
+        # From here on in vectors of memory: the row's first vector begins `shift` elements before the row.
         place = at - shift, first, first - shift, ends
         write_vectors(values, x, output, place, weight, bias, center, scale)
 

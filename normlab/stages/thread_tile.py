@@ -92,6 +92,7 @@ def share_storer(rows: Share, columns: Share, width: int) -> Any:
                     if column < output.shape[1]:  # N is a multiple of `width`: a vector lies inside as a whole
                         for q in range(width):
                             values[q] = alpha * sums[i * columns_of_thread + j + q]
+                        # A constant of the kernel: without a C neither load nor registers for it are compiled.
                         if c is not None:
                             load_vector_into(others, 0, c, (row, column), width)
                             for q in range(width):

@@ -27,6 +27,7 @@ def vectors_per_thread(down: int, across: int, width: int, threads: int) -> int:
             f"a tile of {down} x {across} elements must have rows of whole vectors of {width}, and a multiple of "
             f"{threads} such vectors, one for each thread"
         )
+    # As all threads have equally many, the loops over them need no condition and are unrolled.
     return down * across // (width * threads)
 
 
@@ -107,6 +108,7 @@ def transposed_putter(down: int, across: int, width: int, threads: int, stride: 
         for v in range(vectors):
             row = (v * threads + thread) // vectors_across
             column = (v * threads + thread) % vectors_across * width
+            # Transposed, so that later a thread reads its elements of several rows for one k as one vector.
             for q in range(width):  # neighbours of a row lie `stride` apart: one store per element, not per vector
                 store(tile, first + (column + q) * stride + row, values[v * width + q])
 

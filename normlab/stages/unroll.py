@@ -1,11 +1,7 @@
 """Turn a number into a compile-time constant: a loop's counter, or an argument that has few values.
 
-`repeated` writes out a loop that is too long for the compiler to unroll. A loop that stays a loop costs a counter, a
-comparison and an address per step. It also keeps the compiler from moving the next step's loads before this step's
-arithmetic. Straight-line code needs more registers instead; the calling kernel must have them.
-
-`chosen` has a branch per value of an argument, in which the number is a constant: registers take no index that is known
-only when the kernel runs. To find the branch takes log2 of the number of values in comparisons.
+`repeated` writes out a loop that is too long for the compiler to unroll. `chosen` has a branch per value of an
+argument, in which the number is a constant: registers take no index that is known only when the kernel runs.
 """
 
 from functools import cache
@@ -28,6 +24,9 @@ def repeated(step: Any, count: int) -> Any:
 
     @cuda.jit(device=True)
     def steps(k, *rest):
+        # Straight-line code. A loop that stays a loop costs a counter, a comparison and an address per step, and keeps
+        # the compiler from moving the next step's loads before this step's arithmetic. The calling kernel must have the
+        # registers that the loads under way need.
         first_half(k, *rest)
         second_half(k + half, *rest)  # k + half is a constant if k is
 
@@ -50,6 +49,7 @@ def chosen(make: Any, least: int, most: int) -> Any:
 
     @cuda.jit(device=True)
     def steps(k, *rest):
+        # Halving finds the branch in log2 of the number of values in comparisons.
         if k <= middle:
             step_low(k, *rest)
         else:

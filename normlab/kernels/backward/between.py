@@ -1,10 +1,5 @@
 """List layouts of the pipelined backward for long rows of 16 bits whose length lies between two powers of two.
 
-A power of two is divided among blocks and threads without a remainder. A row a quarter longer, laid out as the next
-power of two is, leaves a sixth of the threads without columns and a third of the shared memory without rows: then too
-few bytes are on their way. Here a thread has five vectors of a row that is up to a quarter longer, or three of one that
-is longer by up to a half. Several small blocks share a multiprocessor, so that fewer rows wait for each other.
-
 As measured at 2^26 elements on an H200 and on an H100, fractions of a copy. "Before": laid out as the next power of two
 is. Rows that begin in the middle of a vector have layouts of their own (`first_tables`).
 """
@@ -12,6 +7,9 @@ is. Rows that begin in the middle of a vector have layouts of their own (`first_
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.backward.tables import Candidate
 
+# A power of two is divided among blocks and threads without a remainder. A row a quarter longer, laid out as the next
+# power of two is, leaves a sixth of the threads without columns and a third of the shared memory without rows: then too
+# few bytes are on their way.
 QUARTER, HALF = 5 / 4, 3 / 2  # the longest rows, as multiples of the power of two below them
 
 
@@ -22,11 +20,14 @@ def beyond(powers: tuple[int, ...], most: float, layout: Candidate) -> tuple[Can
 
 def five_vectors(columns_per_block: int, rows: int, stages: int, prefetch: int, why: str) -> Candidate:
     """Return the layout of rows up to a quarter longer than a power of two; `beyond` says which."""
+    # Five where the power of two below has four. Several small blocks share a multiprocessor: fewer rows wait for each
+    # other.
     return Candidate(0, rows, stages, why, vectors=5, prefetch=prefetch, columns_per_block=columns_per_block)
 
 
 def three_vectors(columns_per_block: int, why: str) -> Candidate:
     """Return the layout of rows longer than a power of two by up to a half; `beyond` says which."""
+    # Three where the next power of two has four.
     return Candidate(0, 1, 3, why, vectors=3, prefetch=1, columns_per_block=columns_per_block)
 
 

@@ -115,6 +115,7 @@ def build_means(dtype: Any) -> Any:
         sum_g, sum_gx = block_sums(warp_sum_butterfly(sum_g), warp_sum_butterfly(sum_gx), buffer)
         if cuda.threadIdx.x == 0:
             mean_g = sum_g * factor
+            # In the exact mode the columns at risk are added here, before the sum is divided.
             mean_gx = corrected(sum_gx, row_sums, row) * factor
             leave_means(row_sums, row, mean_g, mean_gx)
             store(means, (0, row), mean_g)
@@ -155,6 +156,7 @@ def build_gradients(dtype: Any, width: int, memory_efficient: bool, final: bool)
                 sums_bias[k] = cast(0, invvar)
                 if memory_efficient and weight is not None:  # once per thread, not once per row
                     gammas[k] = clamp_by_magnitude(gammas[k], eps)
+            # A group's rows lie `stride` apart, so that at a time the groups read rows side by side.
             top = cuda.blockIdx.y
             stride = cuda.gridDim.y
             while top < n1:
@@ -206,6 +208,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | Refusal:
     n1, n2 = problem.shape
     width = widest(n2, *problem.matrices, problem.weight, problem.bias, *problem.gradients)
     dtype, kept = accumulator(problem.invvar), problem.invvar.dtype
+    # Pieces come from n2 alone, so a row's bits are the same in every batch. Groups divide the sums over rows alone.
     pieces, groups = pieces_for(n2, width), groups_for(n1, n2, width, device.multiprocessors)
     results = ("grad_weight", "grad_bias") if groups == 1 else ("part_weight", "part_bias")
     grid = -(-n2 // (COLUMN_THREADS * width)), groups

@@ -13,32 +13,23 @@ from normlab.kernels.backward.pipelined.kind import Kind
 class Candidate(NamedTuple):
     """One line of a table: how rows of up to `columns_up_to` columns may be laid out.
 
-    `columns_up_to` counts columns in vectors of 16 bytes. A row whose addresses allow only narrower vectors has more
-    vectors. It is laid out as the longer row that has as many vectors of 16 bytes.
-
-    Attributes:
-        columns_up_to: the most columns of a row that this layout is for.
-        rows: rows that a block works on at the same time, each by a row group of its threads.
-        stages: pipeline stages per row group: rows that shared memory holds.
-        why: the reason, with the number that decided.
-        threads: threads per row in a block; fewer than 32 are lanes of a warp that has several rows. None: as many as
-            it takes with `vectors` vectors each.
-        vectors: vectors per thread if `threads` is None.
-        prefetch: 1 if the next row's first pass comes before a row's second pass, else 0.
-        columns_per_block: the most columns per block. A longer row is divided among the blocks of a cluster, as few as
-            hold it. None: a row has one block.
-        columns_from: the fewest columns of a row that this layout is for, counted as `columns_up_to`.
+    Columns count in vectors of 16 bytes. A row whose addresses allow only narrower vectors has more vectors. It is laid
+    out as the longer row that has as many vectors of 16 bytes.
     """
 
-    columns_up_to: int
-    rows: int
-    stages: int
-    why: str
+    columns_up_to: int  # the most columns of a row that this layout is for
+    rows: int  # rows that a block works on at the same time, each by a row group of its threads
+    stages: int  # pipeline stages per row group: rows that shared memory holds
+    why: str  # the reason, with the number that decided
+    # Threads per row in a block; fewer than 32 are lanes of a warp that has several rows. None: as many as it takes
+    # with `vectors` vectors each.
     threads: int | None = None
-    vectors: int = 4
-    prefetch: int = 0
+    vectors: int = 4  # per thread, if `threads` is None
+    prefetch: int = 0  # 1 if the next row's first pass comes before a row's second pass, else 0
+    # The most columns per block. A longer row is divided among the blocks of a cluster, as few as hold it. None: a row
+    # has one block.
     columns_per_block: int | None = None
-    columns_from: int = 1
+    columns_from: int = 1  # the fewest columns of a row that this layout is for
 
 
 # Measured on an H200 with all parameters as the bench does (cold L2), as fractions of a copy, to choose among layouts;

@@ -26,6 +26,7 @@ def keep_columns(x, mean, invvar, columns, kept):
             while row < x.shape[0]:
                 xhat = normalised_from_input(load(x, (row, column)), element(mean, row), load(invvar, row))
                 store(kept, (row, slot), xhat)
+                # A grid has at most 65,535 blocks along y, so a block may have further rows.
                 row += ROWS * cuda.gridDim.y
 
 

@@ -3,9 +3,9 @@
 From an output stored with unit roundoff u, x̂ comes back with an error of u (|β| + |γ x̂|) / |γ|
 (`normlab.oracle.recompute_error`). A column is at risk in three cases:
 
-- |β| > RATIO |γ| s, where s is the spread of x̂ (`spread`): any other column loses a few of the output's roundings;
-- |γ| < eps: the clamp would change γ;
-- |γ| s below the smallest normal number of the output's dtype: γ x̂ would be stored with fewer digits.
+- |β| > RATIO |γ| s, where s is the spread of x̂ (`spread`);
+- |γ| < eps;
+- |γ| s below the smallest normal number of the output's dtype.
 """
 
 from typing import Any, NamedTuple
@@ -46,6 +46,8 @@ def at_risk(gamma, beta, spread, limits):
     if gamma is None:
         return beta is not None and abs(beta) > limits.ratio * spread  # |gamma| = 1
     size = abs(gamma)
-    if size < limits.smallest or size * spread < limits.normal:  # clamped, or stored as a subnormal number
+    # The clamp would change γ, or γ x̂ would be stored as a subnormal number, with fewer digits.
+    if size < limits.smallest or size * spread < limits.normal:
         return True
+    # Any other column loses a few of the output's roundings alone.
     return beta is not None and abs(beta) > limits.ratio * (size * spread)

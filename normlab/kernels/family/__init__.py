@@ -54,6 +54,7 @@ def rows_forward(launch, memory, walked: Planes | Columns, one: Outputs) -> bool
 
 def fused_forward(launch, memory, walked: Planes | Columns, one: Outputs) -> bool:
     """Queue one kernel in which all multiprocessors exchange statistics; return False if the pass has no such plan."""
+    # Planned with the walk: an image laid out otherwise than as columns has no such kernel.
     plan = plan_of(walked)
     if plan is not None:
         launch_forward(launch, memory, plan, one)
@@ -62,6 +63,7 @@ def fused_forward(launch, memory, walked: Planes | Columns, one: Outputs) -> boo
 
 def pieces_forward(launch, memory, walked: Planes | Columns, one: Outputs) -> bool:
     """Queue three kernels, which do every image."""
+    # Of each piece the mean, the m2 and the count.
     pieces = memory.empty((3, walked.pieces.size), one.mean.dtype)
     walked.launch_moments(launch, one.x, pieces)
     launch_moments(launch, pieces, walked.pieces, one.eps, one.mean, one.variance, one.invvar)
@@ -82,6 +84,7 @@ def pieces_backward(launch, memory, walked: Planes | Columns, one: Gradients) ->
     sets, shape = walked.sets, walked.pieces
     wanted = one.grad_weight is not None or one.grad_bias is not None
     mean_g = mean_gx = None
+    # Without these, grad_input is g invvar, and no sum of a set or a channel is needed.
     if one.own or wanted:
         pieces = memory.empty((2, shape.size), one.mean.dtype)
         walked.launch_sums(launch, one.grad_output, one.x, one.mean, one.invvar, pieces)
@@ -104,6 +107,7 @@ BACKWARD_WAYS = fused_backward, pieces_backward
 
 def forward(launch, memory, walked: Planes | Columns, one: Outputs):
     """Queue the kernels of a forward pass."""
+    # `any` stops at the first way that has queued its kernels; those before it have queued nothing.
     any(way(launch, memory, walked, one) for way in FORWARD_WAYS)
 
 
@@ -129,4 +133,5 @@ def chains(walked: Planes | Columns) -> tuple[Chains, Chains]:
     thread_map, fused = thread_map_for(walked.sets, walked.width), plan_of(walked)
     if fused is not None:
         return fused.chains, fused.chains
+    # `rows` leaves a forward with running statistics to the pieces, which this function does not know: both ways count.
     return over_set if thread_map is None else longest(over_set, row_chains_of(thread_map)), over_channel

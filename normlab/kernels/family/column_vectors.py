@@ -74,6 +74,8 @@ def rows_finder(width, across, down):
         channel = (cuda.blockIdx.y * across + cuda.threadIdx.x) * width
         # a thread without channels has no rows, but must reach the barriers
         first = block * down + cuda.threadIdx.y if channel < channels else end
+        # A block takes a bundle of `down` rows, the next block the next bundle: at a time the grid reads one stretch of
+        # memory.
         stride = blocks * down
         return channel, Rows((batch * end + first) * channels + channel, first, end, stride, stride * channels)
 
@@ -141,6 +143,7 @@ def gradient_taker(width):
     @cuda.jit(device=True)
     def take_gradient(grads, values, statistics, means, weight, gammas, own):
         for k in range(width):
+            # x is not loaded where the statistics do not depend on it: then `values` has nothing.
             gradient = affine(grads[k], None if weight is None else gammas[k], None)
             if own is not None:
                 xhat = normalised_from_input(values[k], statistics.first[k], statistics.second[k])

@@ -63,16 +63,19 @@ class Recording:
     """What `launch` and `memory` are for ways that are to be planned: written down, not run."""
 
     def __init__(self, operands: Any, alignment: int):
+        # A way passes arrays on, not names. Without memory an array still has an address, by which it is found again.
         self.names = {one.pointer: name for name, one in vars(operands).items() if isinstance(one, DeviceArray)}
         self.alignment = alignment
         self.work: list[Work] = []
         self.scratch: list[Scratch] = []
         self.values: dict[str, Any] = {}
+        # A kernel may take an operand in another shape, in the same memory: the plan then says `View`.
         self.shapes = {name: one.shape for name, one in vars(operands).items() if isinstance(one, DeviceArray)}
 
     def empty(self, shape: tuple[int, ...], dtype: Any, zeroed: bool = False) -> DeviceArray:
         """Return an array without memory, as scratch."""
         name = f"scratch {len(self.scratch)}"
+        # An odd multiple of the alignment plus an even one is odd again.
         pointer = max(self.names) + 2 * self.alignment  # no more aligned than the others
         self.names[pointer], self.shapes[name] = name, tuple(shape)
         self.scratch.append(Scratch(name, tuple(shape), np.dtype(dtype), zeroed))
@@ -85,6 +88,7 @@ class Recording:
     def launch(self, kernel: Any, grid: Any, block: Any, *args: Any, shared_bytes: int = 0) -> None:
         """Write a launch down."""
         arguments = tuple(map(self._named, args))
+        # A way has built its kernel before it launches it, so `build` has nothing to do but return it.
         self.work.append(Work(lambda: kernel, (), grid, block, arguments, shared_bytes))
 
     def _named(self, value: Any) -> str | View | None:
@@ -93,6 +97,7 @@ class Recording:
         if isinstance(value, DeviceArray):
             name = self.names[value.pointer]
             return name if value.shape == self.shapes[name] else View(name, value.shape)
+        # A number: the plan keeps it under a name, because a `Work` lists its arguments by names.
         name = f"value {len(self.values)}"
         self.values[name] = value
         return name
@@ -112,6 +117,7 @@ class Pass(Rung):
         sets = sets_of(self.norm, problem.shape, problem.groups, problem.channels_last)
         dtype = DTYPES[problem.dtype]
         kept = DTYPES["float64" if problem.dtype == "float64" else "float32"]
+        # Odd multiples: no address is more aligned than the problem says, and each array has an address of its own.
         pointers = iter(problem.alignment * (2 * number + 1) for number in range(12))
 
         def array(shape: tuple[int, ...], kind: np.dtype) -> DeviceArray:
@@ -123,6 +129,7 @@ class Pass(Rung):
         result = array(sets.shape, dtype)
         if not self.backward:
             variance = array((sets.total,), kept) if problem.running else None
+            # eps is 0, because no plan depends on its value, only on its dtype.
             return Outputs(sets, x, weight, bias, kept.type(0), mean, variance, invvar, result)
         grads = (array((sets.parameters,), dtype) if problem.parameters else None for _ in range(2))
         return Gradients(sets, array(sets.shape, dtype), x, mean, invvar, weight, True, result, *grads)
@@ -132,7 +139,9 @@ def planned(way: Callable[..., bool], operands: Any, device: Device) -> Plan | R
     """Return the plan of a way: what it launches for operands without memory."""
     # the ways take arrays without memory as they take others: they look at shapes, dtypes and addresses alone
     walked = walk(operands.sets, *operands.reading, *operands.writing, device=device)
+    # The lowest bit that is set in an address is the largest power of two that divides it: the alignment.
     recording = Recording(operands, operands.x.pointer & -operands.x.pointer)
+    # A way answers False before it launches anything, so a refused recording is thrown away empty.
     if not way(recording.launch, recording, walked, operands):
         return Refusal(REFUSED[way.__name__])
     rows, columns = chains(walked)
@@ -142,6 +151,7 @@ def planned(way: Callable[..., bool], operands: Any, device: Device) -> Plan | R
         WHY[way.__name__],
         rows,
         columns,
+        # The pieces' kernels read x for the statistics and again for the result.
         reads=2 if "pieces" in way.__name__ else 1,
         scratch=tuple(recording.scratch),
         values=tuple(recording.values.items()),

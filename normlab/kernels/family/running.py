@@ -35,6 +35,7 @@ def family_use_running(running_mean, running_var, eps, mean, invvar):
     """Write the running statistics as those of every set; mean, invvar: (batches · C,)."""
     index = cuda.blockIdx.x * THREADS + cuda.threadIdx.x
     if index < mean.shape[0]:
+        # Every batch normalises by the same running statistics, so they repeat from batch to batch.
         channel = index % running_mean.shape[0]
         store(mean, index, load(running_mean, channel))
         store(invvar, index, float32(1) / math.sqrt(load(running_var, channel) + eps))

@@ -37,6 +37,7 @@ class Sets(NamedTuple):
     @property
     def values(self) -> int:
         """Return the number of values per set."""
+        # Not times batches and sets, which say how many sets there are.
         return self.outer * self.channels * self.run
 
     @property
@@ -49,15 +50,19 @@ class Sets(NamedTuple):
         """Return the three dimensions in which kernels take x and all arrays like it."""
         if self.run == 1:  # `columns` needs the batches apart, `planes` the runs
             return self.batches, self.outer, self.parameters
+        # In both shapes the last dimension is the one whose neighbours lanes take as vectors.
         return self.batches * self.outer, self.parameters, self.run
 
 
 def sets_of(norm: str, shape: tuple[int, ...], groups: int, channels_last: bool) -> Sets:
     """Return the index sets of a norm of an image (N, C, *spatial); groups: those of group norm."""
     n, c, *spatial = shape
+    # With channels last a channel's values lie a whole pixel apart: they are rows of a matrix, and a run has one value.
     across, run = (prod(spatial), 1) if channels_last else (1, prod(spatial))
+    # Batch norm has one mean over all samples, so the samples are further rows of a single batch.
     batches, outer = (1, n * across) if norm == "batch" else (n, across)
     sets = groups if norm == "group" else c
+    # An image without channels has no sets among which they could be divided.
     return Sets(batches, outer, sets, c // max(sets, 1), run)
 
 

@@ -30,9 +30,6 @@ def with_fewer_rows(layout: RegisterLayout, rows: int, threads: int = WARP) -> R
 def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, device: Device) -> RegisterLayout:
     """Return the layout for n1 rows.
 
-    Few rows are divided among more blocks, so that every multiprocessor has some. 128 rows of 128 columns took 5.5 us
-    in one block of 512 threads and 4.6 us in four of 128 (RMSNorm of float16, H100).
-
     `early`: a thread loads its parameters beside its elements, before the sums. If it loads them after the sums, vector
     by vector, it waits for memory once more for each vector. But parameters take registers while the sums are made, so
     fewer blocks may fit on the GPU at once, and then fewer bytes are on their way. A thread therefore loads them early
@@ -50,6 +47,8 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
         # is not measured.
         few = parameters > 0 and shifted_grid(layout, n1, device) <= device.multiprocessors
         return layout._replace(early=True, resident=1) if few else layout
+    # Few rows are divided among more blocks, so that every multiprocessor has some. 128 rows of 128 columns took 5.5 us
+    # in one block of 512 threads and 4.6 us in four of 128 (RMSNorm of float16, H100).
     if n1 < layout.rows * device.multiprocessors:
         layout = with_fewer_rows(layout, 1, LEAST_THREADS)
     narrow = layout.thread_map.threads <= NARROW_LANES and layout.thread_map.vectors > 1

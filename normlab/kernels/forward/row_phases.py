@@ -140,9 +140,11 @@ def sampled_phases(layout: RegisterLayout, dtype: Any, extras: Extras) -> Phases
 
     @cuda.jit(device=True)
     def rows_of(output, weight):
+        # The end is the sample's: rows of the next sample have other parameters.
         first, end = find_rows(output, weight)
         return first, first + 1, 1, end
 
+    # Sampled rows begin at a vector, too: only where rows are and where parameters come from differs.
     aligned = aligned_phases(layout, dtype, extras, load_parameters)
     return aligned._replace(rows_of=rows_of, parameters=aligned.parameters._replace(stage=stage, arrive=arrive))
 
@@ -158,11 +160,14 @@ def shifted_phases(layout: RegisterLayout, shifted: ShiftedMap, dtype: Any) -> P
     @cuda.jit(device=True)
     def rows_of(output, weight):
         block, n1 = cuda.blockIdx.x, output.shape[0]
+        # `period` neighbouring blocks take neighbouring rows, and each the rows at its own place in a vector: row
+        # `begin`, then every `period`-th one.
         begin = block // period * together + block % period
         return begin, n1, cuda.gridDim.x * rows, n1  # the grid: a multiple of period
 
     @cuda.jit(device=True)
     def extent_of(x, row, n2):
+        # The same for all rows of a block, because their distances are multiples of `period`.
         return shift_of(flat(x), row * n2, period), n2
 
     @cuda.jit(device=True)

@@ -47,6 +47,7 @@ def build(dtype):
             square_sum = cast(0, invvar)
             column = cuda.threadIdx.x
             while column < n2:
+                # From the mean: the difference E[x²] - mean² would lose digits where the mean is large.
                 deviation = load(x, (row, column)) - center
                 square_sum += deviation * deviation
                 column += THREADS

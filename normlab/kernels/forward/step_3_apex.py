@@ -36,13 +36,16 @@ def build(dtype):
     def forward_apex(x, weight, bias, eps, output, mean, invvar):
         buffer = cuda.shared.array((3, WARPS), dtype)
         thread = thread_index()
+        # As in apex the rows are on y, where a grid has at most 65,535 blocks: hence the loop.
         row = cuda.blockIdx.y
         while row < x.shape[0]:
             if mean is not None:
                 center, variance = row_moments(x, row, buffer)
             else:
+                # RMSNorm: subtracting 0 below changes no value, so one line of code serves both norms.
                 center = cast(0, invvar)
                 variance = row_mean_square(x, row, buffer)
+            # All threads have the variance, so each computes the scale, and no barrier is needed to hand it out.
             scale = float32(1) / math.sqrt(variance + eps)
             column = thread
             while column < x.shape[1]:
@@ -53,6 +56,7 @@ def build(dtype):
                 if mean is not None:
                     store(mean, row, center)
                 store(invvar, row, scale)
+            # No barrier here: the row's stages begin with one, before they write to `buffer` again.
             row += cuda.gridDim.y
 
     return forward_apex

@@ -67,6 +67,7 @@ def build(dtype, threads):
                             sums[k] += load(x, (row, column))
                     start += block_columns
                 center = block_sum(warp_sum_butterfly(total(sums)), buffer)
+                # n2 in the accumulator's dtype: an integer divisor would make the quotient float64.
                 center /= cast(n2, invvar)
 
             # Variance pass.

@@ -81,6 +81,7 @@ def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | Persistent
     n2, itemsize = problem.shape[1], problem.x.dtype.itemsize
     widest_bytes, rms = max(itemsize, problem.output.dtype.itemsize), problem.mean is None
     full, width, chosen = BYTES // widest_bytes, widest(n2, *problem.matrices), None
+    # Vectors of half the width would do: whole ones, which begin anywhere, pay in the lengths that were measured.
     if 2 * width == full:
         anywhere = whole_vectors_pay(n2, FORWARD.get((widest_bytes, rms), ()))
     else:
@@ -88,6 +89,7 @@ def plan_by_length(problem: ForwardProblem, device: Device) -> Plan | Persistent
     if not anywhere:
         if width == full and n2 > layouts.BLOCK_UP_TO and device.largest_cluster > 1:
             chosen = layouts.slices_for(n2, width, itemsize, device)
+    # The kernel stores each vector where it lies in x, so x and the output must begin at the same place in a vector.
     elif shifts_alike(full, problem.x, problem.output):
         chosen = layouts.edges_for(n2, full, itemsize, device, rms)
     if chosen is not None and not problem.in_float64:
@@ -121,6 +123,7 @@ def _planned(problem: ForwardProblem, device: Device, chosen: Chosen) -> Plan | 
     def persistent(resident: int) -> Plan:
         return planned(layouts.clusters_for(n1, layout, resident // layout.readers, places))
 
+    # This grid is not launched: the driver is asked about the compiled kernel alone.
     return PersistentPlan(_work(dtype, layout, 1), (), values, persistent)
 
 
@@ -133,6 +136,7 @@ def _work(dtype: Any, layout: ClusterLayout, rows: int) -> Work:
 def _chains(n2: int) -> Chains:
     """Return the longest chains of all layouts for n2 columns, whatever the dtype, the alignment and the GPU."""
     devices = Device.named("a100"), Device.named("h200")
+    # Widths and bytes per element, of a GPU without clusters and of one with them.
     kinds = product((1, 2, 4, 8), (2, 4), devices)
     found = [layouts.slices_for(n2, *kind) for kind in kinds if n2 % kind[0] == 0 and kind[0] * kind[1] <= BYTES]
     anywhere = product(((8, 2), (4, 2), (4, 4)), devices, (False, True))

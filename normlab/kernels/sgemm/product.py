@@ -44,11 +44,13 @@ class Product:
     def widths(self) -> "Widths":
         """Return how many elements of each operand one instruction can move, given its address and its row length."""
         n = self.output.shape[1]  # the row length of B, C and the output
+        # Three widths, because A's rows have K elements and the others' N: one odd length need not narrow all loads.
         return Widths(widest(self.a.shape[1], self.a), widest(n, self.b), widest(n, self.c, self.output))
 
     def blocks(self, rows: int, columns: int) -> int:
         """Return how many tiles of rows x columns elements cover C: the grid."""
         m, n = self.output.shape
+        # The last tiles may reach past the matrix.
         return -(-m // rows) * -(-n // columns)
 
 
@@ -90,6 +92,7 @@ class ProductProblem:
 
         # without C the kernel is another one: it has no load and no bounds check for it
         c = array(self.m, self.n) if self.added else None
+        # One address for all is enough: only alignments are looked at.
         a, b, output = array(self.m, self.k), array(self.k, self.n), array(self.m, self.n)
         return Product(np.float32(1), a, b, np.float32(self.added), c, output)
 

@@ -33,6 +33,7 @@ def sgemm_coalesced(alpha, a, b, beta, c, output):
         total = float32(0)
         k = 0
         while k < a.shape[1]:
+            # A fused multiply-add, k = 0 first, as in every step: so all steps of the ladder give the same bits.
             total += load(a, (row, k)) * load(b, (k, column))
             k += 1
         store(output, (row, column), scaled_sum(total, alpha, beta, c, row, column))

@@ -62,6 +62,7 @@ class Record(np.void):  # type: ignore[misc]  # final in NumPy's stubs, and yet 
 
     def __getattribute__(self, name: str) -> Any:
         """Return a field's value, also of a field whose name is an attribute's of NumPy, such as `real`."""
+        # Not `self.dtype`, which would come back to this method.
         fields = np.void.__getattribute__(self, "dtype").fields
         return self[name] if name in fields else np.void.__getattribute__(self, name)
 
@@ -127,6 +128,7 @@ def adopt(value: Any) -> Any:
     Raises TypeError, in words that continue "argument 2 …", for anything that a kernel cannot take.
     """
     if isinstance(value, tuple):
+        # A named tuple takes its fields as separate arguments, a tuple takes one iterable.
         return type(value)(*map(adopt, value)) if hasattr(value, "_fields") else tuple(map(adopt, value))
     if is_tensor(value):
         value = array_of_tensor(value)
@@ -159,6 +161,7 @@ def array_of_tensor(tensor: Any) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         # A view as integers shares the memory, so the kernel's stores reach the tensor; `.float()` would make a copy.
         return tensor.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    # Detached, because torch gives no array of a tensor that requires a gradient.
     return tensor.detach().numpy()
 
 

@@ -19,6 +19,7 @@ largest_of = cache(lambda kind: ml_dtypes.finfo(kind).max)
 
 def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     """Return the number of type `kind` next to `exact`, which is not 0, in a direction; `exact` itself if it is one."""
+    # A denominator is positive, so the sign is the numerator's.
     top, bottom = exact.numerator, exact.denominator
 
     def beyond_exact(number: Any) -> int:
@@ -28,11 +29,12 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
 
     largest, sign = largest_of(kind), 1 if top > 0 else -1
     upwards = direction == UP or (direction == ZERO and top < 0)
+    # Beyond the largest number: infinity in the direction of rounding, and the largest number against it.
     if sign * beyond_exact(sign * largest) < 0:
         beyond = kind(np.inf) if upwards == (top > 0) else largest
         return kind(sign * beyond)
     near = kind(float(exact))
-    if np.isinf(near):  # rounded to nearest, it overflows although it is below the largest number by less than one half
+    if np.isinf(near):  # never: rounding to nearest keeps order, and `exact` is at most the largest number here
         near = kind(sign * largest)
     # `near` may lie on the wrong side of `exact`, or not be the side's first number: step to the right side, and then
     # back as far as that side reaches.
@@ -43,6 +45,7 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     before = np.nextafter(near, -towards)
     while np.isfinite(before) and side * beyond_exact(before) >= 0:
         near, before = before, np.nextafter(before, -towards)
+    # A tiny negative number rounded up is −0, and `near` may have come to 0 from the other side.
     return kind(math.copysign(0, sign)) if near == 0 else near
 
 
@@ -102,6 +105,7 @@ def _root(x: Fraction, digits: int = 160) -> Fraction:
     """
     if x < 0:
         raise ValueError
+    # Even, so that the root of 2**shift is a power of two as well.
     shift = 2 * max(0, digits - (x.numerator.bit_length() - x.denominator.bit_length()) // 2)
     whole = (x.numerator << shift) // x.denominator
     found = math.isqrt(whole)

@@ -1,7 +1,6 @@
 """Define the simulator's errors, and find the place in the caller's source that they name.
 
-An exception that a kernel raises keeps its own type. The machine raises the classes here where a GPU would hang or
-compute garbage.
+An exception that a kernel raises keeps its own type.
 """
 
 import ast
@@ -15,6 +14,7 @@ from normlab.sim.language.source import Line, parsing, position_of
 MACHINERY = "normlab.sim"  # frames of the simulator are never the place a reader looks for
 
 
+# The machine raises these where a GPU would hang or compute garbage without a word.
 class SimulationError(RuntimeError):
     """What the simulated GPU could not do: the base class of every error below."""
 
@@ -80,6 +80,7 @@ def failing_array(error: BaseException) -> tuple[str, Any] | None:
         return None
     frame = traceback.tb_frame
     line, last, start, end = position_of(frame.f_code, traceback.tb_lasti)
+    # An expression over several lines is not cut out: linecache returns single lines.
     if line is None or line != last:
         return None
     # Column offsets count UTF-8 bytes, not characters: a kernel may name its variables in Greek.
@@ -89,12 +90,14 @@ def failing_array(error: BaseException) -> tuple[str, Any] | None:
         for node in ast.walk(ast.parse(text.strip())):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
                 name = node.value.id
+                # The first subscript found is the outermost: of `x[i[j]]`, x. f_locals has closure variables, too.
                 return name, frame.f_locals.get(name, frame.f_globals.get(name))
     return None
 
 
 def place(frame: FrameType | None) -> str:
     """Return `file:line: source text` of the kernel's line that `frame` stands in."""
+    # Not the simulator's own line, on which a thread that waits has really stopped.
     frame = calling_frame(frame)
     if frame is None:
         return "an unknown line"

@@ -64,6 +64,8 @@ def _through_math(function: Callable[[float], float], pole: float = math.nan) ->
             # bit.
             return type(value)(function(float(value)))
         except ValueError:
+            # At a negative integer the gamma function has no limit, and at 0 and -0 that of 1 / x. lgamma is infinite
+            # at all of them.
             return type(value)(pole if value < 0 else 1 / value if value == 0 and math.isnan(pole) else math.inf)
         except OverflowError:
             return type(value)(math.copysign(math.inf, value))

@@ -37,6 +37,9 @@ def _functions(kind: Any, wide: Any, nearest: Function, name: str) -> dict[str, 
     """Build the table of one type, which computes in `wide`; `nearest` rounds wider values, `name` is C's."""
 
     def computed(function: Function) -> Function:
+        # Rounded twice, to `wide` and to `kind`. For +, -, ×, / and the root the result is as if rounded once, because
+        # float32 has 24 binary digits, at least two more than twice bfloat16's 8 and float16's 11 (NumPy computes
+        # float16 in float32).
         return lambda *values: kind(function(*(wide(kind(value)) for value in values)))
 
     table = {f"h{name}": computed(function) for name, function in ARITHMETIC.items()}
@@ -48,6 +51,7 @@ def _functions(kind: Any, wide: Any, nearest: Function, name: str) -> dict[str, 
     table["hmax"], table["hmin"] = computed(BUILTINS["max"]), computed(BUILTINS["min"])
     # hmax ignores a NaN and these return it.
     for each in ("hmax", "hmin"):
+        # `f=` binds the present function; a name alone would be looked up at the call, after the loop.
         table[f"{each}_nan"] = computed(lambda x, y, f=table[each]: f(x, y) if x == x and y == y else math.nan)
     fma = table["hfma"] = lambda x, y, z: narrow_fma(nearest, *map(kind, (x, y, z)))
     for each in ("hadd", "hsub", "hmul"):
@@ -65,6 +69,7 @@ def _functions(kind: Any, wide: Any, nearest: Function, name: str) -> dict[str, 
     table["hisnan"] = typed(np.isnan, kind, Boolean)
     table["hisinf"] = typed(lambda x: np.isinf(x) and np.sign(x), kind, INTEGER_CASTS["int32"])
     table |= _conversions(kind, nearest, name)
+    # C's own names, which numba-cuda's cuda.fp16 has beside the short ones.
     return table | {f"__{each}": function for each, function in table.items()}
 
 
@@ -86,6 +91,7 @@ def _conversions(kind: Any, nearest: Function, name: str) -> dict[str, Function]
         table[f"float2{name}_{direction}"] = narrowed(np.float32, kind, direction)
     for short, each in INTEGERS.items():
         cast = INTEGER_CASTS[each]
+        # Through Python's int: an np.int64 would be compared with the float32 in float64, which may not hold it.
         table[f"{short}2{name}_rn"] = lambda x, cast=cast: nearest(int(cast(x)))
         for direction in (UP, DOWN, ZERO):
             table[f"{short}2{name}_{direction}"] = from_integer(cast, kind, direction)
@@ -95,6 +101,7 @@ def _conversions(kind: Any, nearest: Function, name: str) -> dict[str, Function]
         table[f"{name}2{short}_rz"] = _to_integer(kind, np.trunc, INTEGER_CASTS[each])
     for short, each in (("short", "int16"), ("ushort", "uint16")):
         cast = INTEGER_CASTS[each]
+        # The bits stay; the cast makes a 64-bit integer of the same 16 bits, as the device's register does.
         table[f"{name}_as_{short}"] = lambda x, cast=cast: cast(kind(x).view(np.int16))
         table[f"{short}_as_{name}"] = lambda x: np.int16(INTEGER_CASTS["int16"](x)).view(kind)
     return table
@@ -108,6 +115,7 @@ def _to_integer(kind: Any, function: Function, cast: IntegerCast) -> Function:
         whole = function(np.float32(kind(x)))
         if cast.bits > 16:
             return cast(whole)
+        # A cast goes through a register of 32 bits and then wraps, so a value out of range is cut before.
         return cast(0 if np.isnan(whole) else min(max(whole, limits.min), limits.max))
 
     return convert

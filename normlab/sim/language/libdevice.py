@@ -37,12 +37,14 @@ def typed(function: Function, takes: Any, gives: Any = None) -> Function:
 
 
 def _half_away_from_zero(x: Any) -> Any:
+    # C's `round`: np.round takes halves to the even neighbour, and floor(x + 0.5) makes 1 of the number just below 0.5.
     whole = np.trunc(x)
     return np.copysign(np.abs(whole) + 1, x) if np.abs(x - whole) >= 0.5 else whole
 
 
 def _half_turns(x: Any) -> Any:
     """Return the angle between 0 and 1, in half turns, whose cosine is that of x, in float64."""
+    # The cosine is even, and its period is two half turns. fmod is exact, however large x is.
     rest = np.abs(np.float64(np.fmod(x, 2)))
     return 2 - rest if rest > 1 else rest
 
@@ -74,6 +76,7 @@ REAL: dict[str, Function] = {
     "rcbrt": lambda x: 1 / np.cbrt(x),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "cospi": lambda x: _sine_of_half_turns(0.5 - _half_turns(x)),
+    # Past one half turn the sine has the other sign. `copysign` keeps it also for a result of 0.
     "sinpi": lambda x: (
         _sine_of_half_turns(_half_turns(x)) * (np.copysign(1, x) if abs(np.fmod(x, 2)) <= 1 else -np.copysign(1, x))
     ),
@@ -100,6 +103,7 @@ def _libdevice() -> dict[str, Function]:
         # Their second argument is an int32 and must not become a float.
         takes_int = name in ("ldexp", "powi")
         for suffix, kind in (("", np.float64), ("f", np.float32)):
+            # `function=`, `kind=` bind the present values; plain names would be looked up at the call, after the loop.
             if takes_int:
                 table[name + suffix] = lambda x, n, function=function, kind=kind: kind(function(kind(x), int(n)))
             else:
@@ -161,6 +165,7 @@ def _parts_of_floats() -> dict[str, Function]:
         table[f"ilogb{suffix}"] = lambda x, kind=kind: _int32(_exponent(kind(x)))
         table[f"logb{suffix}"] = lambda x, kind=kind: _exponent_as_float(kind(x))
         table[f"sincospi{suffix}"] = typed(lambda x: (REAL["sinpi"](x), REAL["cospi"](x)), kind)
+    # Through Python's int, whose shift and mask see 64 bits; the cast then wraps to 32.
     table["double2hiint"] = lambda x: _int32(int(np.float64(x).view(np.int64)) >> 32)
     table["double2loint"] = lambda x: _int32(int(np.float64(x).view(np.int64)) & 0xFFFFFFFF)
     table["hiloint2double"] = lambda high, low: np.uint64((int(high) & 0xFFFFFFFF) << 32 | int(low) & 0xFFFFFFFF).view(
@@ -173,6 +178,7 @@ def _exponent(x: Any) -> int:
     """Return the exponent of x as ilogb does: the smallest int32 for 0 and NaN, the largest for infinity."""
     if x == 0 or np.isnan(x):
         return -(2**31)
+    # NumPy's mantissa is at least 1/2 and below 1, C's at least 1 and below 2.
     return 2**31 - 1 if np.isinf(x) else int(np.frexp(x)[1]) - 1
 
 
@@ -188,6 +194,7 @@ def _remainder_and_quotient(x: Any, y: Any) -> tuple[Any, Any]:
     remainder = MATH["remainder"](x, y)
     if not np.isfinite(remainder) or np.isinf(y):
         return remainder, _int32(0)
+    # The remainder is exact, so this is a whole number. C promises its last three bits, of up to 2,098.
     quotient = (Fraction(float(x)) - Fraction(float(remainder))) / Fraction(float(y))
     bits = abs(int(quotient)) & 7
     return remainder, _int32(-bits if quotient < 0 else bits)
@@ -224,6 +231,7 @@ def _conversions() -> dict[str, Function]:
     # Through NumPy's own int32, because the cast gives a 64-bit integer that only remembers its width.
     table["int_as_float"] = lambda x: np.int32(_int32(x)).view(np.float32)
     table["double_as_longlong"] = typed(lambda x: x.view(np.int64), np.float64, _int64)
+    # A GPU has one NaN of 16 bits, 0x7FFF; NumPy would keep the sign and the payload of the float32's.
     table["float2half_rn"] = lambda x: _int16(0x7FFF if x != x else int(np.float16(np.float32(x)).view(np.int16)))
     table["half2float"] = lambda bits: np.float32(np.int16(_int16(bits)).view(np.float16))
     table["longlong_as_double"] = lambda x: np.int64(_int64(x)).view(np.float64)
@@ -253,11 +261,13 @@ def _integers() -> dict[str, Function]:
             table[f"u{prefix}{name}"] = typed(function, INTEGER_CASTS[unsigned], kind)
         wide, bits = "64" if prefix else "", 64 if prefix else 32
         for letter, name in (("", signed), ("u", unsigned)):
+            # The high half of the product, of which Python's ints have all bits.
             table[f"{letter}mul{wide}hi"] = _of_ints(lambda x, y, bits=bits: x * y >> bits, INTEGER_CASTS[name], kind)
     for letter, cast in (("", _int32), ("u", INTEGER_CASTS["uint32"])):
         table[f"{letter}mul24"] = _of_ints(
             lambda x, y, letter=letter: _low_24(x, letter == "u") * _low_24(y, letter == "u"), cast, _int32
         )
+        # The sum needs 33 bits before it is halved.
         table[f"{letter}hadd"] = _of_ints(lambda x, y: x + y >> 1, cast, _int32)
         table[f"{letter}rhadd"] = _of_ints(lambda x, y: x + y + 1 >> 1, cast, _int32)
         table[f"{letter}sad"] = _of_ints(lambda x, y, z: abs(x - y) + z, cast, _int32)
@@ -273,11 +283,13 @@ def _of_ints(function: Function, takes: Any, gives: Any) -> Function:
 def _low_24(x: int, unsigned: bool) -> int:
     """Return the low 24 bits of x as a number, signed unless `unsigned`."""
     low = x & 0xFFFFFF
+    # Bit 23 is the sign of a number of 24 bits.
     return low if unsigned or low < 1 << 23 else low - (1 << 24)
 
 
 def _byte_perm(x: int, y: int, selector: int) -> int:
     """Return four of the eight bytes of x and y, chosen by the four lowest hexadecimal digits of `selector`."""
+    # y above x: the bytes of x are numbers 0 to 3, those of y 4 to 7. A digit's highest bit is not used.
     both = x | y << 32
     return sum((both >> 8 * (selector >> 4 * place & 7) & 0xFF) << 8 * place for place in range(4))
 

@@ -2,7 +2,7 @@
 
 Such a function is often a stub without a body of its own: Numba compiles another function for it, which depends on the
 types of the arguments. With `check=True` the compiler names that function. Without, a stub that returns None is an
-error, because None stored into an array of floats would be NaN.
+error.
 """
 
 import sys
@@ -30,6 +30,7 @@ class Overloads:
 
     def chosen(self, function: FunctionType) -> FunctionType | None:
         """Return what the compiler calls for `function`, None if that is unknown or depends on the place."""
+        # Numba compiles a function for each list of types, and a call here does not tell which it is.
         _, functions = self._chosen.get(id(function), (None, set()))
         return next(iter(functions)) if len(functions) == 1 else None
 
@@ -44,6 +45,7 @@ class Overloads:
         )
 
         def call(*arguments: Any, **named: Any) -> Any:
+            # A stub may have a body that works. None, stored into an array of floats, would be NaN.
             result = function(*arguments, **named)
             if result is None:
                 raise SimulationError(f"{function.__name__!r} is a stub under @overload and {why}")
@@ -54,6 +56,7 @@ class Overloads:
 
 def _is_overloaded(function: FunctionType) -> bool:
     """Return whether Numba, if it is imported, has an overload of a program's function."""
+    # Numba is not imported for this: a program that has not imported it has no overloads.
     registries = (getattr(sys.modules.get(name), "builtin_registry", None) for name in REGISTRIES)
     return any(id(function) in _originals(one, len(one.globals)) for one in registries if one is not None)
 
@@ -61,4 +64,5 @@ def _is_overloaded(function: FunctionType) -> bool:
 @cache
 def _originals(registry: Any, count: int) -> frozenset[int]:
     """Return the identities of what a registry, which keeps it alive, types: `count` functions and modules."""
+    # `count` is part of the cache's key, because the registry grows with each module that declares overloads.
     return frozenset(id(original) for original, _ in registry.globals[:count])

@@ -223,6 +223,8 @@ def is_numba_type(value: Any) -> bool:
 
 def names_of(code: CodeType) -> set[str]:
     """Return every global (and attribute) name that `code` or a function inside it uses."""
+    # co_names has attributes among the globals. They do no harm: a name that is no global of the function is passed
+    # over.
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -21,6 +21,7 @@ parsing = threading.RLock()
 
 def source_of(file: str) -> str:
     """Return the text of a file or a notebook cell; "" if it cannot be read."""
+    # Through linecache and not the file system: IPython puts its cells there under names that are no files.
     return "".join(linecache.getlines(file))
 
 
@@ -40,11 +41,13 @@ def first_line(node: Any) -> int:
 
 def definitions_in(tree: ast.AST) -> dict[tuple[str, int], ast.FunctionDef]:
     """Return the functions that a syntax tree defines, by name and first line, as their code has them."""
+    # A name alone would not do: a file may define a function twice, under `if` and `else`.
     return {(node.name, first_line(node)): node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
 def functions_in(code: CodeType) -> Iterator[CodeType]:
     """Walk through the code objects inside `code`."""
+    # The code of a function inside another one is a constant of the outer one's.
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant
@@ -95,6 +98,7 @@ def position_of(code: CodeType, instruction: int) -> Position:
 
 def line_of(code: CodeType, instruction: int) -> Line:
     """Return the source line of the instruction at byte offset `instruction` (a frame's `f_lasti`) of `code`."""
+    # The file's name is not from the cache below, which takes equal code objects of two files for one.
     return Line(code.co_filename, _number(code, instruction))
 
 
@@ -142,8 +146,10 @@ def _name_calls(names: dict[tuple[int | None, int | None], str], target: ast.exp
     """Note the calls in a value that is assigned to a name, or of a tuple's parts, each assigned to its own."""
     match target, value:
         case ((ast.Tuple(targets) | ast.List(targets)), (ast.Tuple(values) | ast.List(values))):
+            # Not strict: a starred target may stand for many values, and the calls among them get no name.
             for one, other in zip(targets, values, strict=False):
                 _name_calls(names, one, other)
         case ast.Name(name), _:
             calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+            # By where a call ends, because `f(x)` and `f(x)(y)` begin at the same place.
             names.update({(call.end_lineno, call.end_col_offset): name for call in calls})

@@ -19,6 +19,7 @@ class StepMarks(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Mark the statements of a function."""
+        # A function inside a loop's body runs when it is called, so its own loops count from 0.
         outer, self._depth = self._depth, 0
         node.body = self._marked(node.body)
         self._depth = outer
@@ -27,6 +28,7 @@ class StepMarks(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:
         """Turn `while test` into `while STEP(…) and test`, as STEP returns True."""
         mark = self._mark(node, ())
+        # Inside the test, because a mark in the body would miss the last test, with which the loop ends.
         node.test = ast.copy_location(ast.BoolOp(ast.And(), [mark, self.visit(node.test)]), node.test)
         node.body = self._inside(node.body)
         node.orelse = self._marked(node.orelse)
@@ -36,6 +38,7 @@ class StepMarks(ast.NodeTransformer):
         """Put a call at the beginning of each turn, and one more where the loop finds that there is no further turn."""
         mark = self._mark(node, tuple(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)))
         node.body = [ast.copy_location(ast.Expr(mark), node), *self._inside(node.body)]
+        # Python runs `else` where the iterator has no further element, which is the last test, and not after a break.
         node.orelse = [ast.copy_location(ast.Expr(mark), node), *self._marked(node.orelse)]
         return node
 
@@ -55,9 +58,12 @@ class StepMarks(ast.NodeTransformer):
                 continue
             if not _says_nothing(statement):
                 found.append(ast.copy_location(ast.Expr(self._mark(statement)), statement))
+            # Its body is marked by `visit`, with a depth of its own.
             if isinstance(statement, ast.FunctionDef):
                 found.append(self.visit(statement))
                 continue
+            # Statements lie in the lists of if, with and try, but also in those of each `except` and each `case`. An
+            # attribute of the same name that is no list is an expression's, as the body of a lambda.
             for part in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                 for name in ("body", "orelse", "finalbody"):
                     if isinstance(inner := getattr(part, name, None), list):

@@ -35,7 +35,9 @@ class TurnMarks(ast.NodeTransformer):
         name = f"{TURN}{node.lineno}_{self._loops}"
         node.body.insert(0, ast.AugAssign(ast.Name(name, ast.Store()), ast.Add(), ast.Constant(1)))
         if node.orelse:
+            # In `else` the loop is over, and a barrier there is in none of its turns.
             node.orelse.insert(0, _outside(name))
+        # Before, because `+= 1` needs a value; after, because a break or the last turn leaves a number behind.
         return [_outside(name), node, _outside(name)]
 
     visit_For = visit_While = _visit_loop  # noqa: N815
@@ -50,6 +52,7 @@ def _may_meet(call: ast.Call) -> bool:
         return False
     if "sync" in function.attr:
         return True
+    # Of `a.b.c()` the leftmost name decides: a module of the program's own may have a barrier in any function.
     root: ast.expr = function
     while isinstance(root, ast.Attribute):
         root = root.value
@@ -73,6 +76,7 @@ def turns_of(frame: FrameType | None) -> Turns:
     while frame is not None:
         counters = _counters(frame.f_code) if KERNEL_MARK in frame.f_globals else ()
         if counters:
+            # Only here: up to CPython 3.12, f_locals copies all variables of the frame.
             variables = frame.f_locals
             found += [(line, turn) for line, name in counters if (turn := variables.get(name, 0))]
         frame = frame.f_back

@@ -61,6 +61,7 @@ def _cast_to(name: str) -> Callable[[Any], Any]:
     kind, holder = TYPES[name], holder_of(name)
 
     def cast(value: Any) -> Any:
+        # Most values have the type already, and a class compares faster than a cast makes a new object.
         return value if type(value) is holder else kind(value)
 
     if holder is Boolean:  # NumPy's bool would not add up as an integer
@@ -93,6 +94,7 @@ class VariableTypes(ast.NodeTransformer):
         self._function, self._reads = self._types.get((node.name, first_line(node))), {}
         node.body = [self.visit(statement) for statement in node.body]
         if self._function is not None:
+            # Before the first statement, so that every read finds the int64, also one without a cast of its own.
             node.body[:0] = [
                 ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], _call(AS_INTEGER, name)), node)
                 for name in self._function.integers
@@ -107,6 +109,7 @@ class VariableTypes(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         """Visit a node; before a statement, look up what its variables are."""
         if self._function is not None and isinstance(node, ast.stmt):
+            # A statement's own expressions come before its body, so they are visited while `_reads` is theirs.
             self._reads = self._read_in(_head(node))
         return super().visit(node)
 
@@ -118,6 +121,7 @@ class VariableTypes(ast.NodeTransformer):
             for line, name, kind in self._function.loads:
                 if _holds(head, line):
                     found.setdefault(name, set()).add(kind)
+        # The compiler tells lines, not columns: where a line reads a variable as two types, no cast fits both reads.
         return {name: min(kinds) for name, kinds in found.items() if len(kinds) == 1 and min(kinds) in NAMES}
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
@@ -134,6 +138,7 @@ class VariableTypes(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         """Turn s += x into s = as_float64(s) + x."""
+        # As a target the name is not read, so `visit_Name` would not cast it, and yet `+=` reads it first.
         target = node.target
         if not isinstance(target, ast.Name) or target.id not in self._reads:
             return self.generic_visit(node)
@@ -146,6 +151,7 @@ class VariableTypes(ast.NodeTransformer):
 
         A choice within this one may lie on the same lines: with two types to choose from, there is no cast.
         """
+        # All choices whose line is within this one's lines, because those are all that tells one choice from another.
         kinds = set()
         differ = False
         for line, kind, differs in self._function.choices if self._function is not None else ():
@@ -163,6 +169,7 @@ class VariableTypes(ast.NodeTransformer):
         """Turn return x into return as_float64(x), if other returns have another type."""
         self.generic_visit(node)
         if self._function is not None and self._function.result is not None and node.value is not None:
+            # A device function has one result type, whichever return it leaves by.
             node.value = ast.Call(ast.Name(CAST + self._function.result, ast.Load()), [node.value], [])
         return node
 

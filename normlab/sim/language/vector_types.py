@@ -41,6 +41,7 @@ class Vector:
 
     def __getattr__(self, name: str) -> Any:
         """Return x, y, z or w."""
+        # `find` would see "xy" as well. A float32x2 has no z, so the place must also lie in the vector.
         position = ATTRIBUTES.find(name) if len(name) == 1 else -1
         if 0 <= position < len(self.elements):
             return self.elements[position]
@@ -52,7 +53,10 @@ class Vector:
 
     def mapped(self, operation: Callable[..., Any], *operands: Any) -> "Vector":
         """Return `operation` of the elements of vectors, and of numbers, in this one's type."""
+        # A number counts as a vector of equal elements.
         sides = [one.elements if isinstance(one, Vector) else (one,) * len(self.elements) for one in operands]
+        # Cast before, so that a Python int wraps as an element does, and after, because narrow integers add up in 64
+        # bits.
         elements = map(operation, *(map(self._kind.cast, side) for side in sides))
         return Vector(self._kind, tuple(map(self._kind.cast, elements)), self.shape)
 
@@ -67,6 +71,7 @@ class Vector:
 
 def _operator(function: Callable[[Any, Any], Any], of_two_vectors: bool, reflected: bool) -> Callable[..., Any]:
     def method(self: Vector, other: Any) -> Any:
+        # With NotImplemented from both sides, Python raises the TypeError that names operator and types.
         if isinstance(other, Vector) and not of_two_vectors:
             return NotImplemented
         return self.mapped(function, *((other, self) if reflected else (self, other)))
@@ -90,6 +95,7 @@ class VectorType:
 
     def __call__(self, *parts: Any) -> Vector:
         """Return a vector of numbers and of the elements of vectors."""
+        # The parts' lengths may be split anyhow, float32x4(1, float32x2(2, 3), 4) too, so count elements and not parts.
         values = [one for part in parts for one in (part.elements if isinstance(part, Vector) else (part,))]
         if len(values) != self.size:
             raise TypeError(f"{self.name} takes {self.size} elements, got {len(values)}")
@@ -102,6 +108,7 @@ def _vector_types() -> dict[str, VectorType]:
     for element, names in _ELEMENTS.items():
         for size in (1, 2, 3, 4):
             kind = VectorType(element, size)
+            # One object under all names, so that a vector made as `float4` is of the type `float32x4`.
             found |= dict.fromkeys((kind.name, *(f"{name}{size}" for name in names)), kind)
     return found
 

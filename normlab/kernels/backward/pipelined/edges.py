@@ -87,12 +87,15 @@ def trimmer(layout: PipelineLayout) -> Any:
     @cuda.jit(device=True)
     def trim(operands, memory, share, row):
         n1, n2 = operands.saved.shape
+        # The saved elements are cleared, too: a neighbour's infinity or NaN times a dy of 0 would be NaN.
         first = int32(share.first)
         if first < 0:
             clear_up_to(int32(-first), memory, row.at)  # of the row before
         left = int32(n2 - share.first)
         for v in range(vectors):
+            # The row ends within this vector, which only one of the row's threads has.
             if v * span < left < v * span + width:
+                # `fetch` left this vector out, because a copy of it would read past the end of the array.
                 if row.number == n1 - 1:
                     load_last(operands, memory, row.at + v * span, n1 * n2 - left + v * span, left - v * span)
                 clear_from(int32(left - v * span), memory, row.at + v * span)
@@ -114,6 +117,7 @@ def storer(layout: PipelineLayout) -> Any:
     def store_anywhere(values, grad_input, row, column):
         line, n2 = flat(grad_input), grad_input.shape[1]
         first, left = int32(column), int32(n2 - column)
+        # All elements are the row's; otherwise it is the row's first vector or its last one.
         if first >= 0 and left >= width:
             store_vector_from(line, row * n2 + column, values, 0, width)
         else:

@@ -3,11 +3,7 @@
     first pass    dy' x̂ goes to the columns' sums, and γ dy' x̂ to the row's sum
     second pass   through = (γ dy' - x̂ mean(γ dy' x̂)) invvar, and from it the gradients of x and of the gate
 
-The gate comes in the third array's stages. Both passes compute silu from it, because keeping silu from pass to pass
-would take as many registers as the row. A thread with one vector has these registers (`PipelineLayout.keeps`): a row of
-128 bfloat16 takes 341 instructions instead of 475. x̂ is recomputed from an
-output element by element, divided by γ silu(z) as it is after both are multiplied and clamped, so shared memory holds
-the plain gamma alone.
+The gate comes in the third array's stages.
 """
 
 from functools import cache
@@ -67,15 +63,14 @@ def keeper(layout: PipelineLayout, gating: Gate) -> tuple[Any, Any]:
         keep(kept, k, value, xhat, grad, g, silu, slope, gamma)             grad: of the output's gradient
         finish(kept, k, grad, scale, mean_slope) -> (grad of x, of the gate)    grad: times gamma
 
-    mean_slope: mean(g x̂) invvar. After the norm the gate's gradient needs no mean, so it is made in the first pass, and
-    the second pass reads nothing. Before the norm it reads grad and gamma again, because a fourth value per element
-    spilled 24 bytes in blocks of 512 threads.
+    mean_slope: mean(g x̂) invvar.
     """
     width, both = layout.thread_map.width, gated_gradients(gating)
 
     @cuda.jit(device=True)
     def keep_after(kept, k, value, xhat, grad, g, silu, slope, gamma):
         kept[k], kept[width + k] = g, xhat
+        # The gate's gradient needs no mean: it is made already, and the second pass reads no shared memory.
         _, kept[2 * width + k] = both(value, xhat, grad, g, silu, slope, gamma)
 
     @cuda.jit(device=True)
@@ -84,6 +79,7 @@ def keeper(layout: PipelineLayout, gating: Gate) -> tuple[Any, Any]:
 
     @cuda.jit(device=True)
     def keep_before(kept, k, value, xhat, grad, g, silu, slope, gamma):
+        # The second pass reads grad and gamma again: a fourth value spilled 24 bytes in blocks of 512 threads.
         kept[k], kept[width + k], kept[2 * width + k] = value, silu, slope
 
     @cuda.jit(device=True)
@@ -101,6 +97,8 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     vectors, width, span, whole = layout.thread_map.loop
     load, weighted, (summed, _) = vector_loader(layout, kind), kind.weighted, kind.sums
     xhat_and_grad, (silu_of, silu_and_slope) = gated_normaliser(kind.gating, dtype), silus(dtype)
+    # Elsewhere both passes compute silu, because keeping it would take as many registers as the row. A thread with one
+    # vector has these registers: a row of 128 bfloat16 takes 341 instructions instead of 475.
     keeps, (keep, _) = layout.keeps, keeper(layout, kind.gating)
 
     @cuda.jit(device=True)
@@ -116,6 +114,8 @@ def share_adder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
                 for k in range(width):
                     gamma = gammas[k] if weighted else None
                     silu, slope = silu_and_slope(gates[k], gates) if keeps else (silu_of(gates[k], gates), None)
+                    # From an output x̂ is divided by γ silu(z), clamped as a product. So shared memory holds the plain
+                    # gamma alone, and neither a clamped one nor its inverse.
                     xhat, grad = xhat_and_grad(values[k], grads[k], silu, gamma, row.scale, operands.eps)
                     product = grad * xhat
                     if summed:

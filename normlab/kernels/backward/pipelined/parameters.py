@@ -3,13 +3,7 @@
     wide      float32, so that no pass has to widen them. To recompute x̂: the clamped gamma, 1 / gamma, and beta
     narrow    the parameter's own 16 bits: each pass widens them, and to recompute x̂ clamps and inverts gamma
 
-Together both passes of a LayerNorm that recomputes x̂ read 8 bytes of y and dy per column from shared memory. Wide
-parameters add 20 bytes, and long rows wait for them. Narrow parameters add 8 bytes. Their additional instructions cost
-less than the wait: 0.83 of a copy instead of 0.76 at n2 = 65536 in bfloat16 on an H200. Rows of one warp do not wait
-for shared memory and lose a little: 0.93 instead of 0.94 at n2 = 768.
-
-Tried: few rows, whose blocks take one each, load parameters where they are used. LayerNorm of 700 x 2,048 took 11.8 us
-instead of 10.1, because both passes then wait for L2.
+`keepers` says what each of the two costs.
 """
 
 from typing import Any
@@ -29,6 +23,12 @@ def keepers(layout: PipelineLayout, kind: Kind, dtype: Any) -> tuple[Any, Any]:
     rare: True if one of this thread's gammas is clamped or, with narrow parameters, needs a division instead of the
     fast reciprocal.
     """
+    # Together both passes of a LayerNorm that recomputes x̂ read 8 bytes of y and dy per column from shared memory.
+    # Wide parameters add 20 bytes, and long rows wait for them. Narrow parameters add 8 bytes. Their additional
+    # instructions cost less than the wait: 0.83 of a copy instead of 0.76 at n2 = 65536 in bfloat16 on an H200. Rows of
+    # one warp do not wait for shared memory and lose a little: 0.93 instead of 0.94 at n2 = 768. Tried: few rows, whose
+    # blocks take one each, load parameters where they are used. LayerNorm of 700 x 2,048 took 11.8 us instead of 10.1,
+    # because both passes then wait for L2.
     if kind.narrow:
         return narrow.fetcher(layout, kind), narrow.keeper(layout, kind, dtype)
     return wide.fetch_nothing, wide.keeper(layout, kind, dtype)

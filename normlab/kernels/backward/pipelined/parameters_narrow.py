@@ -26,6 +26,7 @@ LEAST, MOST = 2.0**-126, 2.0**126  # between these, a float32 and its reciprocal
 
 def offsets(layout: PipelineLayout, kind: Kind) -> tuple[int, int]:
     """Return the offsets of gamma and beta in the block's shared memory, in elements of a parameter."""
+    # The layout counts in accumulators of 4 bytes, and these arrays in 2 bytes.
     start = layout.parameters_at * ACCUMULATOR_BYTES // NARROW_BYTES
     return start, start + kind.weighted * layout.thread_map.columns
 
@@ -150,6 +151,7 @@ def rare_finder(layout: PipelineLayout, kind: Kind, dtype: Any) -> Any:
     def find_rare(operands, memory, share):
         gammas = cuda.local.array(width, dtype)
         rare = False
+        # A while loop, as in `passes.unclamped_adder`: a for loop would be unrolled and take registers.
         v = 0
         while v < vectors and share.first + v * span < operands.grad_input.shape[1]:
             load_gammas(gammas, memory.parameters, v, share.offset, operands.weight)

@@ -29,6 +29,7 @@ def samplers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any]:
 
     @cuda.jit(device=True)
     def one(operands):
+        # A constant, so that the compiler drops what depends on the number of samples.
         return 1
 
     @cuda.jit(device=True)
@@ -47,9 +48,11 @@ def samplers(layout: PipelineLayout, kind: Kind) -> tuple[Any, Any, Any]:
     def operands_of(operands):
         samples = operands.weight.shape[0]
         sample = cuda.blockIdx.x // blocks % samples
+        # Neighbouring clusters have different samples. Every `samples`-th cluster shares one, and its rows.
         rows = operands.grad_input.shape[0] // samples
         first = sample * rows
         end = first + rows
+        # Slices are views of the same memory. The passes count rows from 0 and never learn of other samples.
         return Operands(
             operands.grad_output[first:end],
             operands.saved[first:end],

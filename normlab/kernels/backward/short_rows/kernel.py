@@ -65,6 +65,7 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
         lane, warp = int32(cuda.threadIdx.x) & 31, int32(cuda.threadIdx.x) >> 5
         group, column = lane // lanes, lane % lanes * elements
         team, member = warp // warps_per_tile, warp % warps_per_tile
+        # Lane groups of a warp take neighbouring rows, and the next ones a turn later.
         turn, cell, whole = member * turns_per_warp, group * n2 + column, saved.shape[0] // rows
         place = Place(warp, team, member * WARP + lane, turn, group, column, cell, whole)
 
@@ -82,6 +83,7 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
             wait_copies(0)
             # The team's copies of this tile have arrived, and the team has read the other stage.
             wait_for_team()
+            # Into the other stage, whose last reads came before the barrier above, while this tile is worked on.
             fetch(operands, memory, place, 1 - slot, tile + stride)
             commit_copies()
             take_tile(operands, memory, place, slot, tile, parameters, sums)
@@ -135,6 +137,7 @@ def fetcher(layout: TileLayout, kind: Kind) -> Any:
             if centered:
                 fetch_rows(memory.floats, numbers + rows, operands.mean, top, thread)
         elif top < n1:
+            # The last tile: a copy of a whole one would read past the matrix.
             left = saved.shape[0] - begin
             fetch_part(memory.saved, there, saved, begin, thread, left)
             fetch_part(memory.grads, grads_at + there, grad_output, begin, thread, left)
@@ -161,6 +164,7 @@ def tile_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
         for turn in range(0, turns_per_warp, at_once):
             take_rows(place.turn + turn, operands, memory, place, stage, top, parameters, sums)
         wait_for_team()  # its results are in shared memory before other threads store them
+        # No further barrier before the results are overwritten: the next tile's `wait_for_team` comes first.
         grad_input, begin = flat(operands.grad_input), tile * elements
         if tile < place.whole:
             store_line(memory.floats, results, grad_input, begin, place.thread)

@@ -34,22 +34,16 @@ class Memory(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a lane works.
+    """Where a lane works. A team is one warp, or all warps of a block, that take a tile together."""
 
-    warp: in the block. team: those that take a tile together, one warp or the block, number `team` in the block.
-    thread: in the team. turn: the first one of this warp. group: the lane group in the warp. column: the lane's first
-    one of a row. cell: its first element of the lane group's first row, counted from the tile's first element. whole:
-    how many tiles have all of their rows.
-    """
-
-    warp: Any
-    team: Any
-    thread: Any
-    turn: Any
-    group: Any
-    column: Any
-    cell: Any
-    whole: Any
+    warp: Any  # in the block
+    team: Any  # in the block
+    thread: Any  # in the team
+    turn: Any  # the first one of this warp: a team's warps divide the turns of a tile among them
+    group: Any  # the lane group in the warp
+    column: Any  # the lane's first column of each row
+    cell: Any  # the lane's first element of its group's first row, counted from the tile's first element
+    whole: Any  # how many tiles have all of their rows
 
 
 class Parameters(NamedTuple):
@@ -120,6 +114,7 @@ def row_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
         scale = load(memory.floats, numbers)
         if centered:
             center = load(memory.floats, numbers + rows)
+            # Once for both passes, which then find x - mean in `values`.
             for k in range(own):
                 values[k] -= center
 
@@ -130,6 +125,7 @@ def row_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
         if not rms:
             mean_g = sum_of_lanes(sum_g) * operands.factor
         row = top + turn * groups + place.group
+        # The last tile may have fewer rows. Lane groups without a row have added zeros, but own no row's statistics.
         if row < operands.saved.shape[0]:
             sum_gx = corrected(sum_gx, operands.row_sums, row)
         mean_gx = sum_gx * operands.factor
@@ -138,6 +134,7 @@ def row_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
 
         # Second pass: grad_input.
         make_gradient(values, grads, scale, parameters, mean_gx, mean_g)
+        # To shared memory, in the order of the tile: the team stores it to global memory as one line of whole vectors.
         result = results_at + place.team * elements + place.cell + further
         for v in range(vectors):
             if v < filled or place.column + v * width < n2:

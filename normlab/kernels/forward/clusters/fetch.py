@@ -119,6 +119,7 @@ def row_taker(layout: ClusterLayout) -> Any:
         def keep(v, place, memory, x, share):
             if has(v, place, x.shape[1]):
                 at = (share.offset + v * block_span) * size // 4
+                # As words, unconverted: two elements of 16 bits share a register until a pass widens them.
                 load_vector_into(memory.kept, v * count, memory.words, at, count)
 
         return keep
@@ -176,11 +177,13 @@ def parameter_fetcher(layout: ClusterLayout) -> Any:
         if parameters_held:  # `layouts.spread_out` decides it
             for v in range(vectors):
                 if alike:
+                    # All rows of this cluster begin as this one does, so its shift fits them all.
                     stage(memory, share.gammas_at + v * stride, weight, place.first + v * span)
                     stage(memory, share.betas_at + v * stride, bias, place.first + v * span)
                 elif writes(share.reader, v):
                     if cut or whole or share.first + v * span < n2:
                         fetch(memory, weight, bias, share, v * stride, share.first + v * span)
+                    # The cut of the first thread reaches back into the vector before its own.
                     if cut and cuda.threadIdx.x == 0:
                         fetch(memory, weight, bias, share, v * stride - width, share.first + v * span - width)
 
@@ -207,6 +210,7 @@ def parameter_loader(layout: ClusterLayout) -> Any:
     @cuda.jit(device=True)
     def load_parameters(gammas, betas, memory, weight, bias, share, place, v):
         load_parameter(gammas, memory, 0, v, weight, share, place)
+        # Shared memory has no place for an absent weight, so beta then comes first.
         load_parameter(betas, memory, 0 if weight is None else 1, v, bias, share, place)
 
     return load_parameters
