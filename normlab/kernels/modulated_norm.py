@@ -18,7 +18,7 @@ from normlab.engine import accumulator, cast, cuda, load, load_vector_into, stor
 from normlab.kernels.apart import Apart, described, together
 from normlab.kernels.backward import step_3_pipelined
 from normlab.kernels.forward import step_6_one_barrier, step_7_clusters
-from normlab.kernels.plan import GRID_LIMIT, Chains, Device, PersistentPlan, Plan, Refusal, Scratch, Work
+from normlab.kernels.plan import GRID_LIMIT, GRID_LIMIT_Y, Chains, Device, PersistentPlan, Plan, Refusal, Scratch, Work
 from normlab.kernels.problem import BackwardProblem, ForwardProblem
 from normlab.kernels.step import Rung
 from normlab.stages.recompute import normalised_from_input
@@ -65,18 +65,19 @@ def sum_samples(grad_output, saved, mean, invvar, grad_weight, grad_bias):
     """Write the sums of dy x̂ and of dy over each sample's rows. A thread has a column of a sample."""
     column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     # Blocks lie along x over the columns, so the threads of a warp read neighbouring columns of a row.
-    sample = cuda.blockIdx.y
     rows = saved.shape[0] // grad_weight.shape[0]
     if column < saved.shape[1]:
-        sum_weight = cast(0, invvar)
-        sum_bias = cast(0, invvar)
-        for row in range(sample * rows, (sample + 1) * rows):  # one row after the other: always the same order
-            grad = load(grad_output, (row, column))
-            value = load(saved, (row, column))
-            sum_weight += grad * normalised_from_input(value, load(mean, row), load(invvar, row))
-            sum_bias += grad
-        store(grad_weight, (sample, column), sum_weight)
-        store(grad_bias, (sample, column), sum_bias)
+        # A grid has fewer blocks along y than there may be samples.
+        for sample in range(cuda.blockIdx.y, grad_weight.shape[0], cuda.gridDim.y):
+            sum_weight = cast(0, invvar)
+            sum_bias = cast(0, invvar)
+            for row in range(sample * rows, (sample + 1) * rows):  # one row after the other: always the same order
+                grad = load(grad_output, (row, column))
+                value = load(saved, (row, column))
+                sum_weight += grad * normalised_from_input(value, load(mean, row), load(invvar, row))
+                sum_bias += grad
+            store(grad_weight, (sample, column), sum_weight)
+            store(grad_bias, (sample, column), sum_bias)
 
 
 def plan_forward(problem: ForwardProblem, device: Device) -> Plan | PersistentPlan | Refusal:
@@ -98,7 +99,7 @@ def plan_backward(problem: BackwardProblem, device: Device) -> Plan | Persistent
     names = "grad_output", "weight", None, SCALED
     first = _modulating(problem, names, problem.weight, problem.grad_output)
     given = "grad_output", "saved", "mean", "invvar", "grad_weight", "grad_bias"
-    last = Work(_sum_samples, (), (-(-n2 // THREADS), samples), THREADS, given)
+    last = Work(_sum_samples, (), (-(-n2 // THREADS), min(samples, GRID_LIMIT_Y)), THREADS, given)
     words = "the gradient is scaled first, those of scale and shift are added up last"
     part = Apart(words, ("grad_output", SCALED), (first,), (last,), (scratch,), ABSENT)
     none: dict[str, Any] = dict.fromkeys(ABSENT)

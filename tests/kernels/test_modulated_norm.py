@@ -1,6 +1,7 @@
 """LayerNorms modulated per sample: within the oracle's bounds, on every way that plans them, sample by sample."""
 
 import importlib
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,11 @@ from hypothesis import given, settings
 from modulated_norms import backward, examine_modulated, fixed_case, forward, modulated_cases
 
 from normlab import layer_norm_backward, layer_norm_forward
-from normlab.engine import resources, using
+from normlab.engine import launch, resources, using
 from normlab.kernels import Device, ForwardProblem, Problem
 from normlab.kernels.apart import EXTRA
-from normlab.kernels.modulated_norm import BACKWARD, FORWARD
+from normlab.kernels.modulated_norm import BACKWARD, FORWARD, sum_samples
+from normlab.kernels.plan import GRID_LIMIT_Y
 from normlab.learn.explain import types_of
 from normlab.sim import sanitize
 
@@ -147,6 +149,25 @@ def described(direction: str, n2: int, dtype: str, samples: int = 16, n1: int = 
     if direction == "backward":
         named |= dict.fromkeys(("grad_weight", "grad_bias"), parameters)
     return replace(operands, **named, offset=1.0, sampled=True)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_a_grid_has_room_for_any_number_of_samples(dtype):
+    samples = GRID_LIMIT_Y + 2
+    for n2, direction in itertools.product((2, 128), ("forward", "backward")):
+        operands = described(direction, n2, dtype, samples, samples)
+        plan = (FORWARD if direction == "forward" else BACKWARD).plan(operands, Device.named("h100"))
+        assert all(isinstance(work.grid, int) or work.grid[1] <= GRID_LIMIT_Y for work in plan.work)
+
+
+def test_blocks_for_fewer_samples_than_there_are_add_up_all():
+    rng = np.random.default_rng()
+    grad_output, saved = rng.normal(size=(2, 10, 3))
+    mean, invvar = rng.normal(size=(2, 10))
+    few, all_blocks = (np.full((2, 5, 3), np.nan) for _ in range(2))
+    for sums, blocks in ((few, 2), (all_blocks, 5)):
+        launch(sum_samples, (1, blocks), 32, grad_output, saved, mean, invvar, *sums)
+    assert np.array_equal(few, all_blocks)
 
 
 WIDTHS = [(64, "bfloat16"), (1152, "bfloat16"), (4096, "bfloat16"), (8192, "bfloat16"), (1024, "float32")]

@@ -33,9 +33,7 @@ def rounded(exact: Fraction, kind: Any, direction: str) -> Any:
     if sign * beyond_exact(sign * largest) < 0:
         beyond = kind(np.inf) if upwards == (top > 0) else largest
         return kind(sign * beyond)
-    near = kind(float(exact))
-    if np.isinf(near):  # never: rounding to nearest keeps order, and `exact` is at most the largest number here
-        near = kind(sign * largest)
+    near = kind(float(exact))  # finite: rounding to nearest keeps order, and `exact` is at most the largest number
     # `near` may lie on the wrong side of `exact`, or not be the side's first number: step to the right side, and then
     # back as far as that side reaches.
     towards = kind(np.inf if upwards else -np.inf)

@@ -146,8 +146,9 @@ def _name_calls(names: dict[tuple[int | None, int | None], str], target: ast.exp
     """Note the calls in a value that is assigned to a name, or of a tuple's parts, each assigned to its own."""
     match target, value:
         case ((ast.Tuple(targets) | ast.List(targets)), (ast.Tuple(values) | ast.List(values))):
-            # Not strict: a starred target may stand for many values, and the calls among them get no name.
             for one, other in zip(targets, values, strict=False):
+                if isinstance(one, ast.Starred):  # it takes some of the values, and those after it have other places
+                    break
                 _name_calls(names, one, other)
         case ast.Name(name), _:
             calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]

@@ -22,3 +22,11 @@ def test_a_name_is_found_although_equal_code_comes_from_a_file_that_cannot_be_re
     call = next(one.offset for one in dis.get_instructions(here) if one.opname.startswith("CALL"))
     assert nowhere == here
     assert [name_given(code, call, "shared array") for code in (nowhere, here)] == ["shared array", "tile"]
+
+
+def test_calls_after_a_starred_target_get_no_name_of_another(monkeypatch):
+    text = "def kernel():\n    *a, b = one(), two(), three()\n    c, d = four(), five()\n"
+    monkeypatch.setitem(linecache.cache, "starred.py", (len(text), None, text.splitlines(True), "starred.py"))
+    code = compile(text, "starred.py", "exec").co_consts[0]
+    calls = [one.offset for one in dis.get_instructions(code) if one.opname == "CALL"]
+    assert [name_given(code, call, "?") for call in calls] == ["?", "?", "?", "c", "d"]
