@@ -1,8 +1,10 @@
 """Decide where threads load their parameters early: beside the elements of their row, before its sums.
 
 That saves a wait, but the parameters then take registers while the sums are made, and so fewer rows may be on their
-way. With few rows it always pays if all blocks still fit at once (`row_counts.for_rows`). With many rows the norm must
-be plain, the table must ask for it (`tables.Candidate.early`), and `pays` must agree.
+way. With few rows it always pays if all blocks still fit at once (`row_counts.for_rows`): they take up to 15 % less
+time. With many rows the norm must be plain, the table must ask for it (`tables.Candidate.early`), and `pays` must
+agree: RMSNorm gains up to 5 %, but LayerNorm of 16 bits, which has two parameters, would reach 0.89 of a copy instead
+of 1.00.
 """
 
 from normlab.stages.vector import WARP, ThreadMap

@@ -5,20 +5,10 @@ one barrier each warp merges those of all warps of its row (`stages.grouped`). A
 several short rows share a warp.
 Moves: x once, the output once.
 Bound by: memory. Each multiprocessor has about 40 to 128 KB in flight (`normlab explain --compile`).
-Measured: 0.97 to 1.03 of a copy for rows of 768 columns up to 32 or 64 KB on an H200 (records). The L2 hint of the
-loads gives 0.01 to 0.04 of that (`engine.device.caching`); a kernel without statistics would gain 0.01 to 0.03 at
-n2 = 768 and 1024 and nothing from 4096 on.
-Parameters come after the sums, vector by vector. Where registers have room for them they come beside the elements
-instead, which saves a wait (`forward.early`): few rows take up to 15 % less time, many rows of an RMSNorm up to
-5 %. Many rows of a LayerNorm, which has two parameters, lose by it in 16 bits: 0.89 instead of 1.00 of a copy.
-Tried without gain: stores after all of their loads, other hints. Worse: persistent blocks (0.93), x read again instead
-of held in registers (0.98).
-Many short rows that are no whole vectors come as tiles (`forward.short_rows`). Longer ones that begin or end in the
-middle of a vector (odd n2, views with an offset): `stages.shifted` loads and stores them by whole vectors all the same.
-Their blocks stay for several rows, which share the parameters that the block has staged.
-A residual is added where the row is fetched, and the sum stored from there (`stages.residual`). A gate is fetched
-beside the row, and multiplies it before the first pass or before the second one (`stages.gate`). Parameters per sample
-come to shared memory, once for a block's rows (`stages.sampled`).
+Measured: 0.97 to 1.03 of a copy for rows of 768 columns up to 32 or 64 KB on an H200 (records). A kernel without
+statistics would gain 0.01 to 0.03 at 768 and 1,024 columns, and nothing from 4,096 on.
+Tried: stores after all of their loads are as fast. Persistent blocks (0.93), and x read again instead of held in
+registers (0.98), are slower.
 Next: rows that no block can hold.
 """
 
@@ -125,8 +115,9 @@ def build(dtype: Any, layout: RegisterLayout, extras: Extras = PLAIN) -> Any:
         n2, group, warp, first = output.shape[1], cuda.threadIdx.y, cuda.threadIdx.x >> 5, cuda.threadIdx.x * width
         top, end, step, limit = rows_of(output, weight)  # of the block's first row group
         phase = 0
+        # The block keeps parameters in shared memory if its rows may begin anywhere, or are a sample's.
         stage(weight, bias, output, top)
-        while top < end:
+        while top < end:  # a single turn, except where rows may begin anywhere: there they share staged parameters
             row = top + group * apart
             extent = extent_of(x, row, n2)
             live = row < limit  # false in the last block's spare row groups, which must still reach the barrier
@@ -137,8 +128,8 @@ def build(dtype: Any, layout: RegisterLayout, extras: Extras = PLAIN) -> Any:
             if live:
                 load_row(values, x, row, extent, first)
                 load_gates(gates, gate, row, first)
-                load_parameters(gammas, betas, weight, bias, first, n2)
-                add_residual(values, residual, new_residual, row, first)
+                load_parameters(gammas, betas, weight, bias, first, n2)  # where registers have room (`forward.early`)
+                add_residual(values, residual, new_residual, row, first)  # and store the sum, which is the row now
                 if not after:
                     gate_row(values, gates, gate)
             stage_beside(weight, bias, output, top)
@@ -184,6 +175,7 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     width, rms = widest(n2, *problem.matrices), problem.mean is None
     beside = problem.residual is not None or problem.gate is not None
     chosen, plain = None, not (beside or problem.offset or problem.row_map or problem.sampled)
+    # Many short rows that are no whole vectors come as tiles (`short_rows.plan`). Few of them have the same bits here.
     tile = short_rows.layout_of(problem)
     if not isinstance(tile, Refusal):
         chosen = Chosen(register_layout_of(tile), FEW_WHY)

@@ -10,21 +10,15 @@ Next: rows of more than LONGEST columns, which are cut into pieces (`split_rows`
 
 What changed since step 6:
 - Asynchronous copies bring the row to shared memory without registers: a row of more than 16,384 columns does not fit
-  in the registers of a block that shares its multiprocessor.
+  in the registers of a block that shares its multiprocessor. Registers hold it for all passes where they suffice
+  (`kept`).
 - Blocks are persistent: a cluster takes row after row. Each thread reads only the vectors that it copied itself. A
   vector's slot in shared memory is free after the thread's last load from it, and the next row's vector goes there.
-- Where the registers suffice (`kept`), a thread loads its vectors into them once, for all passes, as they lie in
-  memory: two elements of 16 bits share a register, and each pass widens them. Elsewhere each pass loads them from
-  shared memory again.
 - The slice's parameters lie in shared memory beside the row, loaded once for all rows.
-- Many rows, at most one parameter, or none in rows that begin in the middle of a vector (`one_row`): three blocks fit
-  on a multiprocessor, and each cluster takes one row.
-- Few rows (`spread`): a slice is divided among smaller blocks on more multiprocessors, because latency is most of the
-  time.
-- Rows that begin in the middle of a vector (`edges`): threads have whole vectors of memory, and cut the parameters of
-  their columns out of two vectors in shared memory, or a cluster takes the rows of one place in a vector only.
-- Few rows (`readers`): a cluster's multiprocessors share one path to memory, so several clusters read the same row.
-  Each computes the statistics and writes a part of the output.
+- Many rows (`one_row`): three blocks fit on a multiprocessor, and each cluster takes one row.
+- Few rows: a slice is divided among smaller blocks on more multiprocessors (`spread`), and several clusters read the
+  same row, because a cluster's multiprocessors share one path to memory (`readers`).
+- Rows that begin in the middle of a vector (`edges`): threads have whole vectors of memory.
 """
 
 from itertools import product
