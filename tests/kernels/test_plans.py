@@ -450,6 +450,9 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
         (132 * 32, 128, Form(BFLOAT16, BFLOAT16), True, 32),
         (132 * 128, 128, Form(BFLOAT16, BFLOAT16), True, 128),
         (132 * 128 + 1, 128, Form(BFLOAT16, BFLOAT16), False, 128),
+        (900, 2409, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 2),  # 442 threads per multiprocessor
+        (1600, 1501, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), False, 2),  # 776
+        (264, 2409, Form(np.float32, np.float32), False, 1),  # a block has one row
         (10**5, 4096, Form(np.float32, np.float32), True, 1),  # 16 elements per thread
         (10**6, 768, Form(BFLOAT16, BFLOAT16), False, 4),  # 24
         (10**6, 768, Form(BFLOAT16, BFLOAT16, rms=True, biased=False), True, 4),

@@ -12,6 +12,10 @@ from normlab.stages.vector import WARP
 # then divide few rows among more multiprocessors: 64 to 500 rows of 128 columns take 3.68 us, in blocks of 128 threads
 # 3.84 us (RMSNorm of bfloat16, H200).
 NARROW_LANES, NARROW_THREADS = 8, 64
+# Threads per multiprocessor up to which early parameters pay in rows that begin in the middle of a vector, if a block
+# has several such rows. RMSNorm of bfloat16 on an H200: 900 rows of 1,001 columns (225 threads) 4.9 us instead of 5.3,
+# 900 of 2,409 (442) 6.2 instead of 6.5, but 1,600 of 1,501 (776) 7.3 instead of 6.5.
+EARLY_THREADS = 512
 WAVES = 4  # of blocks, at least: with fewer the last wave would leave half of the GPU idle
 
 
@@ -43,9 +47,11 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
     parameters: how many there are of weight and bias. beside: how many of residual and gate.
     """
     if layout.shifted:
-        # Early parameters of rows that begin anywhere are staged in shared memory while the rows are on their way. That
-        # is not measured.
-        few = parameters > 0 and shifted_grid(layout, n1, device) <= device.multiprocessors
+        # A block stages early parameters in shared memory while its rows are on their way. They take registers, too,
+        # and one row alone does not make up for what is staged for it.
+        threads = layout.thread_map.threads * layout.rows
+        most = EARLY_THREADS if layout.rows > 1 else threads
+        few = parameters > 0 and shifted_grid(layout, n1, device) * threads <= most * device.multiprocessors
         return layout._replace(early=True, resident=1) if few else layout
     # Few rows are divided among more blocks, so that every multiprocessor has some. 128 rows of 128 columns took 5.5 us
     # in one block of 512 threads and 4.6 us in four of 128 (RMSNorm of float16, H100).
