@@ -445,10 +445,11 @@ def outside_in_every_way(x, out):
     before = cuda.threadIdx.x - 1
     out[4] = x[before, before]
     out[5] = x[2][5]
+    out[6] = cuda.ldcv(x, (0, 5))
 
 
 def test_a_launch_goes_on_after_an_index_that_is_out_of_bounds():
-    x, out = floats(4, 5), np.zeros(6, np.float32)
+    x, out = floats(4, 5), np.zeros(7, np.float32)
     report = sanitize(outside_in_every_way)[1, 1](x, out)
     first = outside_in_every_way.py_func.__code__.co_firstlineno + 1
     assert [(f.kind, f.lines[0] - first, f.index) for f in report.findings] == [
@@ -460,11 +461,23 @@ def test_a_launch_goes_on_after_an_index_that_is_out_of_bounds():
         ("out-of-bounds", 6, (4,)),
         ("negative-index", 10, (-1, -1)),
         ("out-of-bounds", 11, (5,)),
+        ("out-of-bounds", 12, (0, 5)),
     ]
     assert "axis 1 of 'x', which has 5 elements" in report.findings[1].advice
     np.testing.assert_array_equal(x, floats(4, 5))
-    np.testing.assert_array_equal(np.isnan(out), [True, True, True, True, False, True])
+    np.testing.assert_array_equal(np.isnan(out), [True, True, True, True, False, True, True])
     assert out[4] == x[-1, -1]
+
+
+def test_a_loop_that_polls_out_of_bounds_ends_as_a_deadlock():
+    @cuda.jit
+    def kernel(flag, x):
+        while cuda.ldcv(flag, 9) != 0:
+            pass
+        x[0] = 1
+
+    report = sanitize(kernel)[1, 1](np.zeros(4, np.int32), floats(1))
+    assert [finding.kind for finding in report.findings] == ["deadlock", "out-of-bounds"]
 
 
 def test_a_negative_index_wraps_as_in_numba():
