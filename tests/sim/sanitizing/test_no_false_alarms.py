@@ -78,14 +78,37 @@ def test_a_negative_index_written_as_a_number_is_meant():
     assert sanitize(last_by_a_literal)[1, 32](floats(5), np.zeros((2, 3))).findings == ()
 
 
+@cuda.jit
+def signalled_at_the_end(message, flag, out):
+    state = cuda.shared.array(2, int32)
+    cuda.atomic.exch(state, -1, 5)
+    if cuda.blockIdx.x == 0:
+        message[0] = state[1]
+        cuda.threadfence()
+        cuda.atomic.exch(flag, -1, 1)
+    else:
+        while cuda.ldcv(flag, -1) == 0:
+            pass
+        out[0] = message[0]
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_atomics_and_ldcv_take_it_for_the_element_that_it_is(schedule):
+    out = np.zeros(1)
+    assert sanitize(signalled_at_the_end, schedule=schedule)[2, 1](np.zeros(1), np.zeros(2, np.int32), out).ok
+    assert out[0] == 5
+
+
 def test_a_computed_one_beside_it_is_not():
     @cuda.jit
     def kernel(x):
         i = cuda.threadIdx.x
         x[i] = x[-1] + x[i - 2]
+        cuda.ldcv(x, i - 3)
 
-    (finding,) = sanitize(kernel)[1, 1](floats(5)).findings
-    assert (finding.kind, finding.index) == ("negative-index", (-2,))
+    findings = sanitize(kernel)[1, 1](floats(5)).findings
+    assert [finding.kind for finding in findings] == ["negative-index"] * 2
+    assert [finding.index for finding in findings] == [(-2,), (-3,)]
 
 
 def test_a_literal_out_of_bounds_is_found():
@@ -195,6 +218,45 @@ def both_orders(locks, guarded):
 def test_a_lock_around_both_makes_any_order_right():
     assert sanitize(both_orders)[4, 1](np.zeros(3, np.int32), True).ok
     assert {f.kind for f in sanitize(both_orders)[4, 1](np.zeros(3, np.int32), False).findings} == {"lock-order"}
+
+
+@cuda.jit
+def both_orders_from_the_end(locks):
+    if cuda.blockIdx.x == 0:
+        take(locks, 0)
+        while cuda.atomic.cas(locks, -1, 0, 1) != 0:
+            pass
+        free(locks, 0)
+    else:
+        while cuda.atomic.cas(locks, -1, 0, 1) != 0:
+            pass
+        take(locks, 0)
+        free(locks, 0)
+    cuda.atomic.exch(locks, -1, 0)
+
+
+def test_a_lock_may_have_a_negative_index():
+    assert [f.kind for f in sanitize(both_orders_from_the_end)[2, 1](np.zeros(3, np.int32)).findings] == ["lock-order"]
+
+
+@cuda.jit
+def beside_a_lock_outside(locks):
+    """Thread 0 takes a lock that there is not, and then lock 1; thread 32 takes lock 1 and then lock 0."""
+    if cuda.threadIdx.x == 0:
+        while cuda.atomic.exch(locks, 9, 1) == 0:
+            pass
+        take(locks, 1)
+        free(locks, 1)
+    if cuda.threadIdx.x == 32:
+        take(locks, 1)
+        take(locks, 0)
+        free(locks, 0)
+        free(locks, 1)
+
+
+def test_an_atomic_out_of_bounds_takes_no_lock():
+    report = sanitize(beside_a_lock_outside)[1, 64](np.zeros(4, np.int32))
+    assert [finding.kind for finding in report.findings] == ["out-of-bounds"]
 
 
 @cuda.jit
