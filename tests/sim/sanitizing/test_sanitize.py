@@ -153,7 +153,8 @@ def test_arrays_of_different_dtypes_race_where_they_overlap():
     memory = np.zeros(8, np.uint8)
     ((kind, _, lines),) = found(halves, 1, 6, memory.view(np.uint32), memory)
     assert (kind, lines) == ("race", (2, 4))
-    assert sanitize(halves)[1, 6](memory.view(np.uint32), memory).findings[0].count == 3
+    for schedule in ("forward", "reverse"):
+        assert sanitize(halves, schedule=schedule)[1, 6](memory.view(np.uint32), memory).findings[0].count == 3
 
 
 @cuda.jit
@@ -402,6 +403,34 @@ def counted_in_garbage_at_two_places(out):
 def test_every_line_that_updates_garbage_is_named_and_no_line_that_reads_the_outcome(schedule):
     want = [("uninitialized-read", "bins", (3,)), ("uninitialized-read", "bins", (5,))]
     assert found(counted_in_garbage_at_two_places, 1, 8, np.zeros(8), schedule=schedule) == want
+
+
+@cuda.jit
+def read_before_a_barrier_and_a_race(out):
+    cell = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        out[0] = cell[0]
+    cuda.syncthreads()
+    cell[0] = cuda.threadIdx.x
+
+
+@cuda.jit
+def read_while_the_other_warp_writes(out):
+    words = cuda.shared.array(1, int32)
+    bytes_ = words.view(np.int8)  # the words' shadow has a unit for each byte
+    if cuda.threadIdx.x == 0:
+        out[0] = words[0]
+        out[1] = bytes_[0]
+    if cuda.threadIdx.x == 32:
+        words[0] = 1
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_a_race_is_the_cause_only_of_reads_of_garbage_that_it_may_precede(schedule):
+    report = found(read_before_a_barrier_and_a_race, 1, 64, np.zeros(1), schedule=schedule)
+    assert report == [("uninitialized-read", "cell", (3,)), ("race", "cell", (5,))]
+    report = found(read_while_the_other_warp_writes, 1, 64, np.zeros(2), schedule=schedule)
+    assert report == [("race", "words", (4, 7)), ("race", "words", (5, 7))]
 
 
 def test_a_record_stored_whole_is_read_and_written():
