@@ -50,7 +50,7 @@ class Races:
         pending = buffer.state.pending
         if address in pending:
             reads = pending[address]
-            pending[address] = [one for one in reads if not _in_doubt(one[0], one[1], operation, access, earlier)]
+            pending[address] = [one for one in reads if not _in_doubt(one[0], one[1], operation, access)]
         me = self._named(operation, access), access
         epoch, code, instruction = access
         for other_operation, other in earlier:
@@ -150,13 +150,11 @@ class Races:
         return min(found, key=lambda number: (number < line, number), default=None)
 
 
-def _in_doubt(reading: str, garbage: Access, operation: str, access: Access, earlier: list[tuple[str, Access]]) -> bool:
-    """Return whether `garbage`, a read or an atomic of garbage, may come after the write of a race in other schedules.
+def _in_doubt(reading: str, garbage: Access, operation: str, access: Access) -> bool:
+    """Return whether `garbage`, a read or an atomic of garbage, comes after `access` in another schedule.
 
     The race is its cause then. A barrier between `garbage` and the race leaves no doubt.
     """
-    if garbage is access:
-        return any(other_operation == "write" for other_operation, _ in earlier)
     # An atomic's outcome counts as written for reads, but not for other atomics (`Elements.note_atomic`).
     writes = operation == "write" or (operation == "atomic" and reading == "read")
     return writes and not before(garbage.epoch, access.epoch)
