@@ -576,6 +576,22 @@ def test_a_barrier_in_a_device_function_is_told_apart_by_its_calls():
 
 
 @cuda.jit
+def barrier_in_a_condition(x):
+    first, turn = cuda.threadIdx.x // 32, 0  # the turn in which a thread comes to the barrier first
+    while turn < 3 and (turn == 2 * (1 - first) or cuda.syncthreads_or(1)):
+        turn += 1
+    x[cuda.threadIdx.x] = turn
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_a_barrier_in_the_condition_of_a_while_is_one_barrier_in_all_turns(schedule):
+    (finding,) = sanitize(barrier_in_a_condition, schedule=schedule)[1, 64](np.zeros(64)).findings
+    line = barrier_in_a_condition.py_func.__code__.co_firstlineno + 3
+    assert (finding.kind, finding.lines) == ("barrier-divergence", (line,))
+    assert f"in different turns of the loop at line {line}" in finding.advice
+
+
+@cuda.jit
 def some_do_not_come(x):
     if cuda.threadIdx.x < 3:
         return
