@@ -351,6 +351,37 @@ def test_a_barrier_keeps_the_orders_apart():
     assert not sanitize(one_after_the_other)[1, 64](np.zeros(2, np.int32), False).ok
 
 
+@cuda.jit
+def by_a_table(locks, table):
+    """Takes both locks, first the one that the table has for the warp and the phase; -1: takes none."""
+    for phase in range(table.shape[1]):
+        if cuda.threadIdx.x % 32 == 0:
+            first = table[cuda.threadIdx.x // 32, phase]
+            if first >= 0:
+                take(locks, first)
+                take(locks, 1 - first)
+                free(locks, 1 - first)
+                free(locks, first)
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 3])
+@pytest.mark.parametrize(
+    ("table", "together"),
+    [
+        ([[0, 0], [-1, 1]], True),
+        ([[0, 0, -1], [-1, -1, 1]], False),
+        ([[0] * 6, [-1] * 5 + [1]], True),
+        ([[0] * 5 + [-1], [-1] * 5 + [1]], False),
+        ([*[[0, -1]] * 4, [-1, 0], [-1, 1]], True),  # four warps in a phase, a fifth in the next
+    ],
+)
+def test_each_phase_s_orders_count_however_often_the_locks_were_taken_before(table, together, schedule):
+    table = np.array(table)
+    report = sanitize(by_a_table, schedule=schedule)[1, 32 * len(table)](np.zeros(2, np.int32), table)
+    assert [finding.kind for finding in report.findings] == ["lock-order"] * together
+
+
 # --- loops with barriers -------------------------------------------------------------------------------------------
 
 
