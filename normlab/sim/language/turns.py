@@ -17,7 +17,7 @@ BUILTINS = frozenset(
     ("abs", "bool", "divmod", "enumerate", "float", "int", "len", "max", "min", "pow", "range", "round")
 )
 
-Turns = tuple[tuple[int, int], ...]  # of each loop that a thread is in: its line, and the turn, counted from 1
+Turns = tuple[tuple[int, int], ...]  # of each loop: its line, and the turn, counted from 1, or 0 outside of the loop
 
 
 class TurnMarks(ast.NodeTransformer):
@@ -71,13 +71,13 @@ def _counters(code: CodeType) -> tuple[tuple[int, str], ...]:
 
 
 def turns_of(frame: FrameType | None) -> Turns:
-    """Return the turns of the loops that the kernel's functions around `frame` are in, the innermost function first."""
+    """Return the turns of all loops of the kernel's functions around `frame`, the innermost function first."""
     found = []
     while frame is not None:
         counters = _counters(frame.f_code) if KERNEL_MARK in frame.f_globals else ()
         if counters:
             # Only here: up to CPython 3.12, f_locals copies all variables of the frame.
             variables = frame.f_locals
-            found += [(line, turn) for line, name in counters if (turn := variables.get(name, 0))]
+            found += [(line, variables.get(name, 0)) for line, name in counters]
         frame = frame.f_back
     return tuple(found)

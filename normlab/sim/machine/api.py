@@ -193,7 +193,11 @@ class Cuda(WarpOperations):
         """Load `array[index]`, and count it as a turn of a loop that waits for another thread's store."""
         # ldcv bypasses the caches: kernels poll a flag with it, so it may be all that a spin loop does.
         plain = array.raw if isinstance(array, ObservedArray) else array
-        self.grid_run.spin(self.current, (plain.ctypes.data, index), plain[index])
+        try:
+            seen = plain[index]
+        except IndexError:  # the load below raises it, or under the sanitizer gives poison, for which a loop may wait
+            seen = None
+        self.grid_run.spin(self.current, (plain.ctypes.data, index), seen)
         return array.observer.poll(array, index) if isinstance(array, ObservedArray) else array[index]
 
     def stcg(self, array: np.ndarray, index: Any, value: Any) -> None:

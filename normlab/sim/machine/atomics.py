@@ -31,15 +31,15 @@ class Atomics:
 
     def _update(self, array: np.ndarray, index: Any, new_value: Callable[[Any], Any], heard_as: str = "atomic") -> Any:
         """Replace `array[index]` by `new_value` of it and return the old one. `heard_as`: the observer's method."""
-        grid, thread, seen = self._cuda.grid_run, self._cuda.current, array
-        # An observer gives the plain array to work on; `seen` keeps the observed one for `updated`.
+        grid, thread, seen = self._cuda.grid_run, self._cuda.current, (array, index)
+        # An observer gives the plain array to work on, and for a bad index poison; `seen` keeps what `updated` needs.
         if self._cuda.observer is not None:
             array, index = getattr(self._cuda.observer, heard_as)(array, index)
         old = array[index]
         # No greenlet switch can happen between the load and the store, which makes the update atomic.
         array[index] = new = new_value(old)
         if self._cuda.observer is not None and new != old:
-            self._cuda.observer.updated(seen, index)
+            self._cuda.observer.updated(*seen)
         # The thread stops in `spin` or `update` if at all, after the store. The key has the array's address, because a
         # loop may poll two arrays at one index.
         if new == old or new != new:  # nothing has changed (a NaN differs from itself): this may be a spin loop

@@ -70,10 +70,12 @@ class Accesses:
 
     def poll(self, array: ObservedArray, key: Any) -> Any:
         """Return `array[key]`, loaded by `ldcv`, which may meet other threads' atomics."""
-        address = address_of(array, key)
+        address = wrapped_address_of(array, key)
         if address is None or isinstance(array, InputArray):
             return array[key]
-        self._elements.note_read(array, address, self._watch.access(sys._getframe(1)), polled=True)
+        access = self._watch.access(sys._getframe(1))
+        self._notes.outside("read", array, key, access)  # inside by its address; a computed negative index is a finding
+        self._elements.note_read(array, address, access, polled=True)
         return array.raw[key]
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
@@ -91,7 +93,7 @@ class Accesses:
 
     def exchange(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
         """Do as `atomic`, for an operation that ignores the old value, and so may be the first write of the element."""
-        address = address_of(array, key)
+        address = wrapped_address_of(array, key)
         region: Region = array.buffer.state
         # Before `atomic`, which would report that the garbage there was read.
         if address is not None and region.garbage is not None:
@@ -100,7 +102,7 @@ class Accesses:
 
     def updated(self, array: ObservedArray, key: Any) -> None:
         """Let `Locks` know that an atomic has changed an element."""
-        address = address_of(array, key)
+        address = wrapped_address_of(array, key)
         if address is not None:
             self._elements.locks.changed(array.buffer, address, self._watch.access(sys._getframe(1)))
 

@@ -43,7 +43,13 @@ def address_of(array: ObservedArray, key: Any) -> int | None:
 
 def wrapped_address_of(array: ObservedArray, key: Any) -> int | None:
     """Return the address of one element as `address_of` does, counting negative indices from the end."""
-    return address_of(array, tuple(position % extent for _, position, extent in positions_of(array, key)))
+    address = address_of(array, key)
+    if address is not None:  # the usual case, because a kernel counts from the end only on purpose or by mistake
+        return address
+    positions = positions_of(array, key)
+    if not all(-extent <= position < extent for _, position, extent in positions):
+        return None
+    return address_of(array, tuple(position % extent for _, position, extent in positions))
 
 
 def positions_of(array: ObservedArray, key: Any) -> list[tuple[int, int, int]]:

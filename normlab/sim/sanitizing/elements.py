@@ -69,7 +69,7 @@ class Elements:
         region.reads_only = False
         if region.garbage is not None:
             region.written(address, size)
-        conflict = None
+        conflicts: dict[int, list[tuple[str, Access]]] = {}  # unit → the earlier accesses that the write races with
         if region.shared:
             if self.locks.held:
                 self.locks.stored(access.epoch.thread, address)
@@ -80,9 +80,9 @@ class Elements:
             for unit in (address,) if size == region.unit else region.units(address, size):
                 earlier = region.write(unit, access)
                 if earlier is not None:
-                    conflict = unit, earlier
+                    conflicts[unit] = earlier
         doubtful = bool(region.settled) and region.doubtful(address, access)
-        if conflict is None and not doubtful:  # the usual case does without the comparison of old and new contents
+        if not conflicts and not doubtful:  # the usual case does without the comparison of old and new contents
             array.raw[key] = value
             return
         # By bytes: a NaN that is stored over the same NaN is the same value.
@@ -92,9 +92,9 @@ class Elements:
         if not same_value:
             region.differing.add((address, access.instruction))
             if doubtful:
-                conflict = address, region.write_after_all(address, access) or []
-        if conflict is not None:
-            self._races.note("write", array.buffer, conflict[0], access, conflict[1], same_value)
+                conflicts[address] = region.write_after_all(address, access) or []
+        for unit, earlier in conflicts.items():
+            self._races.note("write", array.buffer, unit, access, earlier, same_value)
 
     def note_atomic(self, array: ObservedArray, address: int, access: Access) -> None:
         """Record an atomic on the element at `address`; the thread learns what was left, and leaves what it fenced."""

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from normlab.sim.language.spins import in_spin
 from normlab.sim.machine.observed import Buffer
 from normlab.sim.sanitizing.bounds import index_of
-from normlab.sim.sanitizing.clocks import Access, ThreadClock
+from normlab.sim.sanitizing.clocks import Access, BlockClock, ThreadClock
 from normlab.sim.sanitizing.collector import Collector, act_of
 from normlab.sim.sanitizing.findings import Finding
 
-KEPT = 4  # threads kept for each pair of locks
+GROUPS = 8  # kept for each pair of locks
+KEPT = 4  # kept of each group
 
 
 class Lock(NamedTuple):
@@ -44,6 +45,14 @@ class Nested(NamedTuple):
         """The thread that took them."""
         return self.inner.access.epoch.thread
 
+    @property
+    def phase(self) -> int:
+        """How many barriers its block had passed when the thread took `inner`."""
+        return self.inner.access.epoch.phase
+
+
+Group = tuple[BlockClock, frozenset[int]]  # the block whose threads take a pair of locks, and the locks around it
+
 
 class Locks:
     """The locks that threads hold, and the order in which locks were taken."""
@@ -52,7 +61,8 @@ class Locks:
         """Add to `collector`."""
         self._collector = collector
         self.held: dict[ThreadClock, dict[int, Lock]] = {}  # by address, in the order in which they were taken
-        self._nested: dict[int, dict[int, list[Nested]]] = {}  # by the outer lock's address and the inner one's
+        # By the outer lock's address and the inner one's; then by the block and the locks around.
+        self._nested: dict[int, dict[int, dict[Group, list[Nested]]]] = {}
 
     def changed(self, buffer: Buffer, address: int, access: Access) -> None:
         """Take note that an atomic has changed an element: it may take a lock, or give one back."""
@@ -84,14 +94,25 @@ class Locks:
         circle = next(self._circles([new], {new.outer.address, new.inner.address}), None)
         if circle is not None:
             self._report(circle)
-        pairs = self._nested.setdefault(new.outer.address, {}).setdefault(new.inner.address, [])
-        # A thread that takes both locks in a loop is kept once, so that it does not push out other threads.
-        if len(pairs) < KEPT and all(one.thread is not new.thread or one.around != new.around for one in pairs):
-            pairs.append(new)
+        groups = self._nested.setdefault(new.outer.address, {}).setdefault(new.inner.address, {})
+        thread, phase = new.thread, new.phase
+        group = thread.block, new.around
+        if group not in groups and len(groups) == GROUPS:
+            return
+        kept = groups.setdefault(group, [])
+        # A thread that takes both locks in a loop is kept once in a phase, so that it does not push out other threads.
+        if any(one.thread is thread and one.phase == phase for one in kept):
+            return
+        # The block's next pairs meet only those of its latest phase. To other blocks all its phases are the same.
+        if len(kept) == KEPT and kept[0].phase < phase:
+            del kept[0]
+        if len(kept) < KEPT:
+            kept.append(new)
 
     def _circles(self, chain: list[Nested], seen: set[int]) -> Iterator[list[Nested]]:
         """Yield chains of pairs that begin with `chain` and come back to its first lock; `seen`: locks on the way."""
-        for address, pairs in self._nested.get(chain[-1].inner.address, {}).items():
+        for address, groups in self._nested.get(chain[-1].inner.address, {}).items():
+            pairs = (one for kept in groups.values() for one in kept)
             fitting = next((one for one in pairs if all(_at_once(one, other) for other in chain)), None)
             if fitting is None:
                 continue
@@ -127,5 +148,5 @@ def _at_once(one: Nested, other: Nested) -> bool:
     if one.thread is other.thread or one.around & other.around:
         return False
     # A thread that waits for its inner lock keeps the block from its next barrier: two that wait are in one phase.
-    apart = one.thread.block is other.thread.block and one.inner.access.epoch.phase != other.inner.access.epoch.phase
+    apart = one.thread.block is other.thread.block and one.phase != other.phase
     return not apart

@@ -161,8 +161,8 @@ class Meetings:
         """Report two threads that come to one barrier in different turns of a loop."""
         line = line_at(place_of(one))
         first, second = (act(str(each.operation), self._watch.clock(each), line) for each in (one, other))
-        # At one place both threads are in the same loops. Of a function's loops the outermost is compared first.
-        pairs = zip(turns, other_turns, strict=False)
+        # At one place both threads are in the same functions. Of a function's loops the outermost is compared first.
+        pairs = zip(turns, other_turns, strict=True)
         (loop, turn), (_, other_turn) = next((here, there) for here, there in pairs if here != there)
         advice = (
             f"threads of one block come to the {first.operation} at line {first.line} in different turns of the "

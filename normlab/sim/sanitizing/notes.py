@@ -57,6 +57,9 @@ class Notes:
         if not region.shared:
             self._note_garbage(operation, buffer, address, access)
             return
+        # Only a copy under way is a write of an element that is garbage still: the access races with it.
+        if address in region.writes:
+            return
         # Another thread may still write the element without being ordered with the read: then the race is the finding.
         pending = region.pending.setdefault(address, [])
         # A loop that polls the element repeats one access, which is kept once.

@@ -4,9 +4,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from normlab.sim.language.paths import KERNEL_MARK
-from normlab.sim.language.source import Line, line_of
+from normlab.sim.language.source import NOWHERE, Line, line_of, position_of
 
-Place = tuple[tuple[CodeType, int], ...]  # the kernel's instruction, then those of the device functions it is inside of
+Call = tuple[CodeType, int]  # a function, and the offset of an instruction in it
+Place = tuple[Call, ...]  # the kernel's instruction, then those of the device functions it is inside of
 
 
 def place_of(thread: Any) -> Place:
@@ -31,13 +32,21 @@ def parting_lines(one: Place, other: Place) -> tuple[Line | None, Line | None]:
     """Return the lines of the outermost calls in which two places differ."""
     # Two threads may stand in one device function, called from two branches: the kernel's lines tell them apart.
     for mine, theirs in zip(one, other, strict=False):
-        if mine[0] is not theirs[0] or mine[1] != theirs[1]:
+        if not _same_call(mine, theirs):
             return line_of(*mine), line_of(*theirs)
     return line_at(one), line_at(other)
 
 
 def same(one: Place, other: Place) -> bool:
-    """Return whether two places are the same; compare code objects by identity, because comparing them is slow."""
-    return len(one) == len(other) and all(
-        mine[1] == theirs[1] and mine[0] is theirs[0] for mine, theirs in zip(one, other, strict=True)
-    )
+    """Return whether two places are the same."""
+    return len(one) == len(other) and all(map(_same_call, one, other))
+
+
+def _same_call(one: Call, other: Call) -> bool:
+    """Return whether two instructions are the same call of the source."""
+    # Code objects by identity, because comparing them is slow.
+    if one[0] is not other[0]:
+        return False
+    # By position in the source, too, because the interpreter may have two instructions for one call: CPython 3.11
+    # compiles the condition of a `while` twice.
+    return one[1] == other[1] or position_of(*one) == position_of(*other) != NOWHERE

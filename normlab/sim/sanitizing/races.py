@@ -47,8 +47,10 @@ class Races:
 
         same_value: whether `access` writes the value that the earlier write has left.
         """
-        # Whether the element was written yet depends on the schedule: the race is the cause, so the read is no finding.
-        buffer.state.pending.pop(address, None)
+        pending = buffer.state.pending
+        if address in pending:
+            reads = pending[address]
+            pending[address] = [one for one in reads if not _in_doubt(one[0], one[1], operation, access)]
         me = self._named(operation, access), access
         epoch, code, instruction = access
         for other_operation, other in earlier:
@@ -146,6 +148,16 @@ class Races:
                 found.append(number)
         # The first atomic below the access, or else the first one in the loop's next turn.
         return min(found, key=lambda number: (number < line, number), default=None)
+
+
+def _in_doubt(reading: str, garbage: Access, operation: str, access: Access) -> bool:
+    """Return whether `garbage`, a read or an atomic of garbage, comes after `access` in another schedule.
+
+    The race is its cause then. A barrier between `garbage` and the race leaves no doubt.
+    """
+    # An atomic's outcome counts as written for reads, but not for other atomics (`Elements.note_atomic`).
+    writes = operation == "write" or (operation == "atomic" and reading == "read")
+    return writes and not before(garbage.epoch, access.epoch)
 
 
 def _reach(one: ThreadClock, other: ThreadClock) -> int:

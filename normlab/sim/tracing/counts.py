@@ -101,7 +101,7 @@ def _of_global(operation: str, word: str, of: Callable[[Counts], Memory]) -> dic
             lambda counts: of(counts).sectors,
             f"{operation} sectors",
             # At the level of requests, before L1: Nsight's counter, too, does not ask whether a sector is cached.
-            f"Global {word}: 32-byte sectors that the requests touch, each once a request, cached or not. Arrays are "
+            f"Global {word}: 32-byte sectors that the requests touch, each once per request, cached or not. Arrays are "
             "taken to begin at a multiple of 32 bytes, as every allocation does.",
         ),
         f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{operation}.ratio": Metric(
@@ -117,7 +117,7 @@ def _of_shared(operation: str, word: str) -> dict[str, Metric]:
         f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{operation}.sum": Metric(
             lambda counts: counts.of("shared", operation).wavefronts,
             f"shared {operation} wavefronts",
-            f"Shared {word}: passes through the 32 banks of 4 bytes, one a request unless lanes want different words "
+            f"Shared {word}: passes through the 32 banks of 4 bytes, one per request unless lanes want different words "
             "of one bank, or more than 128 bytes together.",
         ),
         f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{operation}.sum": Metric(
@@ -141,7 +141,7 @@ def _of_copies() -> dict[str, Metric]:
         "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum": Metric(
             lambda counts: counts.of("global", "ldgsts").sectors,
             "copy sectors",
-            "Asynchronous copies: 32-byte sectors of global memory that the requests read, each once a request.",
+            "Asynchronous copies: 32-byte sectors of global memory that the requests read, each once per request.",
         ),
         "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum": Metric(
             lambda counts: counts.of("shared", "ldgsts").wavefronts,

@@ -13,9 +13,8 @@ WORD = 4  # bytes a bank gives in one wavefront
 
 def units(addresses: Iterable[int], size: int, unit: int) -> set[int]:
     """Return the numbers of the `unit`-byte units that accesses of `size` bytes at `addresses` touch."""
-    # An aligned access of at most a unit's bytes lies within one unit, because both sizes are powers of two: the usual
-    # case, without the inner loop.
-    if size <= unit and all(address % size == 0 for address in addresses):
+    # An aligned access whose size divides the unit lies within one unit: the usual case, without the inner loop.
+    if unit % size == 0 and all(address % size == 0 for address in addresses):
         return {address // unit for address in addresses}
     return {n for address in addresses for n in range(address // unit, (address + size - 1) // unit + 1)}
 

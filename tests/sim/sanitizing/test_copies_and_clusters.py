@@ -146,3 +146,19 @@ def test_exactly_the_races_are_found_in_every_schedule(program):
         report = launch(operations, targets, syncs, np.zeros(4, np.float32))
         assert {finding.kind for finding in report.findings} <= {"race"}, str(report)
         assert {(finding.array, finding.lines) for finding in report.findings} == want
+
+
+@cuda.jit
+def read_in_a_loop_without_a_wait(source, out):
+    tile = cuda.shared.array(128, float32, 16)
+    thread = cuda.threadIdx.x
+    copy_async(tile, 4 * thread, source, 4 * thread, 4)
+    commit_copies()
+    for _ in range(3):
+        out[thread] += tile[4 * thread]
+    wait_copies(0)
+
+
+def test_a_read_of_what_a_copy_has_not_filled_yet_is_a_race_and_no_read_of_garbage():
+    report = sanitize(read_in_a_loop_without_a_wait)[1, 32](np.zeros(128, np.float32), np.zeros(32, np.float32))
+    assert [finding.kind for finding in report.findings] == ["race"]

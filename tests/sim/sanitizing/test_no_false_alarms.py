@@ -78,14 +78,37 @@ def test_a_negative_index_written_as_a_number_is_meant():
     assert sanitize(last_by_a_literal)[1, 32](floats(5), np.zeros((2, 3))).findings == ()
 
 
+@cuda.jit
+def signalled_at_the_end(message, flag, out):
+    state = cuda.shared.array(2, int32)
+    cuda.atomic.exch(state, -1, 5)
+    if cuda.blockIdx.x == 0:
+        message[0] = state[1]
+        cuda.threadfence()
+        cuda.atomic.exch(flag, -1, 1)
+    else:
+        while cuda.ldcv(flag, -1) == 0:
+            pass
+        out[0] = message[0]
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_atomics_and_ldcv_take_it_for_the_element_that_it_is(schedule):
+    out = np.zeros(1)
+    assert sanitize(signalled_at_the_end, schedule=schedule)[2, 1](np.zeros(1), np.zeros(2, np.int32), out).ok
+    assert out[0] == 5
+
+
 def test_a_computed_one_beside_it_is_not():
     @cuda.jit
     def kernel(x):
         i = cuda.threadIdx.x
         x[i] = x[-1] + x[i - 2]
+        cuda.ldcv(x, i - 3)
 
-    (finding,) = sanitize(kernel)[1, 1](floats(5)).findings
-    assert (finding.kind, finding.index) == ("negative-index", (-2,))
+    findings = sanitize(kernel)[1, 1](floats(5)).findings
+    assert [finding.kind for finding in findings] == ["negative-index"] * 2
+    assert [finding.index for finding in findings] == [(-2,), (-3,)]
 
 
 def test_a_literal_out_of_bounds_is_found():
@@ -198,6 +221,45 @@ def test_a_lock_around_both_makes_any_order_right():
 
 
 @cuda.jit
+def both_orders_from_the_end(locks):
+    if cuda.blockIdx.x == 0:
+        take(locks, 0)
+        while cuda.atomic.cas(locks, -1, 0, 1) != 0:
+            pass
+        free(locks, 0)
+    else:
+        while cuda.atomic.cas(locks, -1, 0, 1) != 0:
+            pass
+        take(locks, 0)
+        free(locks, 0)
+    cuda.atomic.exch(locks, -1, 0)
+
+
+def test_a_lock_may_have_a_negative_index():
+    assert [f.kind for f in sanitize(both_orders_from_the_end)[2, 1](np.zeros(3, np.int32)).findings] == ["lock-order"]
+
+
+@cuda.jit
+def beside_a_lock_outside(locks):
+    """Thread 0 takes a lock that there is not, and then lock 1; thread 32 takes lock 1 and then lock 0."""
+    if cuda.threadIdx.x == 0:
+        while cuda.atomic.exch(locks, 9, 1) == 0:
+            pass
+        take(locks, 1)
+        free(locks, 1)
+    if cuda.threadIdx.x == 32:
+        take(locks, 1)
+        take(locks, 0)
+        free(locks, 0)
+        free(locks, 1)
+
+
+def test_an_atomic_out_of_bounds_takes_no_lock():
+    report = sanitize(beside_a_lock_outside)[1, 64](np.zeros(4, np.int32))
+    assert [finding.kind for finding in report.findings] == ["out-of-bounds"]
+
+
+@cuda.jit
 def one_at_a_time(locks, nested):
     """Takes two locks, in one order in even blocks and in the other in odd ones; `nested`: holds both at once."""
     first = cuda.blockIdx.x % 2
@@ -287,6 +349,37 @@ def one_after_the_other(locks, barrier_between):
 def test_a_barrier_keeps_the_orders_apart():
     assert sanitize(one_after_the_other)[1, 64](np.zeros(2, np.int32), True).ok
     assert not sanitize(one_after_the_other)[1, 64](np.zeros(2, np.int32), False).ok
+
+
+@cuda.jit
+def by_a_table(locks, table):
+    """Takes both locks, first the one that the table has for the warp and the phase; -1: takes none."""
+    for phase in range(table.shape[1]):
+        if cuda.threadIdx.x % 32 == 0:
+            first = table[cuda.threadIdx.x // 32, phase]
+            if first >= 0:
+                take(locks, first)
+                take(locks, 1 - first)
+                free(locks, 1 - first)
+                free(locks, first)
+        cuda.syncthreads()
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", 3])
+@pytest.mark.parametrize(
+    ("table", "together"),
+    [
+        ([[0, 0], [-1, 1]], True),
+        ([[0, 0, -1], [-1, -1, 1]], False),
+        ([[0] * 6, [-1] * 5 + [1]], True),
+        ([[0] * 5 + [-1], [-1] * 5 + [1]], False),
+        ([*[[0, -1]] * 4, [-1, 0], [-1, 1]], True),  # four warps in a phase, a fifth in the next
+    ],
+)
+def test_each_phase_s_orders_count_however_often_the_locks_were_taken_before(table, together, schedule):
+    table = np.array(table)
+    report = sanitize(by_a_table, schedule=schedule)[1, 32 * len(table)](np.zeros(2, np.int32), table)
+    assert [finding.kind for finding in report.findings] == ["lock-order"] * together
 
 
 # --- loops with barriers -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Random programs through the whole sanitizer: every race between two threads is found, no other, in any schedule.
+"""Random programs through the whole sanitizer: all races and reads of garbage are found, no other, in any schedule.
 
 Eight threads, two in each warp of two blocks of two warps, do random accesses to a few arrays; between the steps there
 may be a barrier or a warp synchronisation. Which of two accesses are ordered is then plain to see.
@@ -54,26 +54,45 @@ def ordered(program, one, other):
     return actor == other_actor or BARRIER in between or (WARP_SYNC in between and actor // 2 == other_actor // 2)
 
 
-def races(program):
-    accesses = [
+def accesses_of(program):
+    return [
         ((block, step, actor), *action)
         for block, block_steps in enumerate(program)
         for step, (step_actions, _) in enumerate(block_steps)
         for actor, action in enumerate(step_actions)
         if action[0] != NOTHING
     ]
+
+
+def races(program):
     return {
         (f"cells[{cell}]", tuple(sorted({LINES[operation], LINES[other_operation]})))
-        for (one, operation, cell), (other, other_operation, other_cell) in combinations(accesses, 2)
+        for (one, operation, cell), (other, other_operation, other_cell) in combinations(accesses_of(program), 2)
         if cell == other_cell
         and {operation, other_operation} not in ({READ}, {ATOMIC})
         and not ordered(program, one, other)
     }
 
 
+def reads_of_garbage(program):
+    """Return the reads and atomics that no write precedes or races with; for a read, an atomic counts as a write."""
+    accesses = accesses_of(program)
+    return {
+        (f"cells[{cell}]", (LINES[operation],))
+        for one, operation, cell in accesses
+        if operation != WRITE
+        and not any(
+            other_cell == cell
+            and (other_operation == WRITE or (other_operation, operation) == (ATOMIC, READ))
+            and (not ordered(program, one, other) or other[1] < one[1])
+            for other, other_operation, other_cell in accesses
+        )
+    }
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(steps, min_size=2, max_size=2))
-def test_exactly_the_races_are_found_in_every_schedule(program):
+def test_exactly_the_races_and_the_reads_of_garbage_are_found_in_every_schedule(program):
     shape = (2, 3, 34)
     operations, targets = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     syncs = np.array([[sync for _, sync in block_steps] for block_steps in program])
@@ -81,9 +100,11 @@ def test_exactly_the_races_are_found_in_every_schedule(program):
         for step, (step_actions, _) in enumerate(block_steps):
             for actor, action in zip(ACTORS, step_actions, strict=True):
                 operations[block, step, actor], targets[block, step, actor] = action
-    want = races(program)
+    want = {"race": races(program), "uninitialized-read": reads_of_garbage(program)}
     for schedule in ("forward", "reverse", 1):
         cells = tuple(np.zeros(1, np.int64) for _ in range(CELLS))
-        report = sanitize(interpreted, schedule=schedule)[2, 34](operations, targets, syncs, cells)
-        assert {finding.kind for finding in report.findings} <= {"race"}
-        assert {(finding.array, finding.lines) for finding in report.findings} == want
+        watched = sanitize(interpreted, schedule=schedule, uninitialized=cells)
+        found = {kind: set() for kind in want}
+        for finding in watched[2, 34](operations, targets, syncs, cells).findings:
+            found[finding.kind].add((finding.array, finding.lines))
+        assert found == want

@@ -153,7 +153,8 @@ def test_arrays_of_different_dtypes_race_where_they_overlap():
     memory = np.zeros(8, np.uint8)
     ((kind, _, lines),) = found(halves, 1, 6, memory.view(np.uint32), memory)
     assert (kind, lines) == ("race", (2, 4))
-    assert sanitize(halves)[1, 6](memory.view(np.uint32), memory).findings[0].count == 3
+    for schedule in ("forward", "reverse"):
+        assert sanitize(halves, schedule=schedule)[1, 6](memory.view(np.uint32), memory).findings[0].count == 3
 
 
 @cuda.jit
@@ -404,6 +405,34 @@ def test_every_line_that_updates_garbage_is_named_and_no_line_that_reads_the_out
     assert found(counted_in_garbage_at_two_places, 1, 8, np.zeros(8), schedule=schedule) == want
 
 
+@cuda.jit
+def read_before_a_barrier_and_a_race(out):
+    cell = cuda.shared.array(1, int32)
+    if cuda.threadIdx.x == 0:
+        out[0] = cell[0]
+    cuda.syncthreads()
+    cell[0] = cuda.threadIdx.x
+
+
+@cuda.jit
+def read_while_the_other_warp_writes(out):
+    words = cuda.shared.array(1, int32)
+    bytes_ = words.view(np.int8)  # the words' shadow has a unit for each byte
+    if cuda.threadIdx.x == 0:
+        out[0] = words[0]
+        out[1] = bytes_[0]
+    if cuda.threadIdx.x == 32:
+        words[0] = 1
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_a_race_is_the_cause_only_of_reads_of_garbage_that_it_may_precede(schedule):
+    report = found(read_before_a_barrier_and_a_race, 1, 64, np.zeros(1), schedule=schedule)
+    assert report == [("uninitialized-read", "cell", (3,)), ("race", "cell", (5,))]
+    report = found(read_while_the_other_warp_writes, 1, 64, np.zeros(2), schedule=schedule)
+    assert report == [("race", "words", (4, 7)), ("race", "words", (5, 7))]
+
+
 def test_a_record_stored_whole_is_read_and_written():
     @cuda.jit
     def shifted_records(x):
@@ -445,10 +474,11 @@ def outside_in_every_way(x, out):
     before = cuda.threadIdx.x - 1
     out[4] = x[before, before]
     out[5] = x[2][5]
+    out[6] = cuda.ldcv(x, (0, 5))
 
 
 def test_a_launch_goes_on_after_an_index_that_is_out_of_bounds():
-    x, out = floats(4, 5), np.zeros(6, np.float32)
+    x, out = floats(4, 5), np.zeros(7, np.float32)
     report = sanitize(outside_in_every_way)[1, 1](x, out)
     first = outside_in_every_way.py_func.__code__.co_firstlineno + 1
     assert [(f.kind, f.lines[0] - first, f.index) for f in report.findings] == [
@@ -460,11 +490,23 @@ def test_a_launch_goes_on_after_an_index_that_is_out_of_bounds():
         ("out-of-bounds", 6, (4,)),
         ("negative-index", 10, (-1, -1)),
         ("out-of-bounds", 11, (5,)),
+        ("out-of-bounds", 12, (0, 5)),
     ]
     assert "axis 1 of 'x', which has 5 elements" in report.findings[1].advice
     np.testing.assert_array_equal(x, floats(4, 5))
-    np.testing.assert_array_equal(np.isnan(out), [True, True, True, True, False, True])
+    np.testing.assert_array_equal(np.isnan(out), [True, True, True, True, False, True, True])
     assert out[4] == x[-1, -1]
+
+
+def test_a_loop_that_polls_out_of_bounds_ends_as_a_deadlock():
+    @cuda.jit
+    def kernel(flag, x):
+        while cuda.ldcv(flag, 9) != 0:
+            pass
+        x[0] = 1
+
+    report = sanitize(kernel)[1, 1](np.zeros(4, np.int32), floats(1))
+    assert [finding.kind for finding in report.findings] == ["deadlock", "out-of-bounds"]
 
 
 def test_a_negative_index_wraps_as_in_numba():
@@ -531,6 +573,22 @@ def barrier_by_two_calls(x):
 
 def test_a_barrier_in_a_device_function_is_told_apart_by_its_calls():
     assert found(barrier_by_two_calls, 1, 16, floats(16)) == [("barrier-divergence", None, (2, 4))]
+
+
+@cuda.jit
+def barrier_in_a_condition(x):
+    first, turn = cuda.threadIdx.x // 32, 0  # the turn in which a thread comes to the barrier first
+    while turn < 3 and (turn == 2 * (1 - first) or cuda.syncthreads_or(1)):
+        turn += 1
+    x[cuda.threadIdx.x] = turn
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse"])
+def test_a_barrier_in_the_condition_of_a_while_is_one_barrier_in_all_turns(schedule):
+    (finding,) = sanitize(barrier_in_a_condition, schedule=schedule)[1, 64](np.zeros(64)).findings
+    line = barrier_in_a_condition.py_func.__code__.co_firstlineno + 3
+    assert (finding.kind, finding.lines) == ("barrier-divergence", (line,))
+    assert f"in different turns of the loop at line {line}" in finding.advice
 
 
 @cuda.jit

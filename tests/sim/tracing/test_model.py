@@ -32,8 +32,9 @@ def test_a_warp_that_begins_inside_a_sector_touches_one_more():
     assert sectors([4 + 4 * lane for lane in LANES], 4) == 5
 
 
-def test_an_access_across_a_border_touches_two_sectors():
-    assert sectors([30], 4) == 2
+@pytest.mark.parametrize(("address", "size"), [(30, 4), (540, 12)])  # the second is aligned: 45 times 12
+def test_an_access_across_a_border_touches_two_sectors(address, size):
+    assert sectors([address], size) == 2
 
 
 @pytest.mark.parametrize(

@@ -404,7 +404,7 @@ def test_a_large_array_is_binned_and_says_so():
     assert grid.cells.shape == (60, 50)
     assert (grid.tall, grid.wide) == (5, 2)
     np.testing.assert_allclose(grid.cells, 0.5)
-    assert grid.binning == "accesses an element, mean of 5 x 2 elements a cell"
+    assert grid.binning == "accesses per element, mean of 5 x 2 elements per cell"
 
 
 def test_bins_at_the_border_average_what_is_there():

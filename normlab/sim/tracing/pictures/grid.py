@@ -42,8 +42,8 @@ class HeatGrid:
     def binning(self) -> str:
         """Say in words what a cell stands for."""
         if self.tall == self.wide == 1:
-            return "accesses an element"
-        return f"accesses an element, mean of {self.tall} x {self.wide} elements a cell"
+            return "accesses per element"
+        return f"accesses per element, mean of {self.tall} x {self.wide} elements per cell"
 
 
 def heat_grid(heat: Heat, operation: str, blocks: int = 1) -> HeatGrid:

@@ -6,8 +6,7 @@ tuples: an earlier turn before a later one, a branch before the code after it. `
 """
 
 from dis import opmap
-from functools import lru_cache
-from types import CodeType, FrameType
+from types import FrameType
 
 import numpy as np
 
@@ -146,16 +145,11 @@ class Track:
 
 def place_within(frame: FrameType) -> int:
     """Return the place, within its statement, of the instruction at which a frame stands."""
-    code, offset = _instructions(frame.f_code), frame.f_lasti
+    code, offset = frame.f_code.co_code, frame.f_lasti
     # While a specialised instruction of Python 3.12 calls a method, its frame stands at one of its cache entries.
     while code[offset] == opmap["CACHE"]:
         offset -= 2
     return WITHIN + offset
-
-
-@lru_cache
-def _instructions(code: CodeType) -> bytes:
-    return code.co_code
 
 
 def _same(one: Value, other: Value) -> bool:
