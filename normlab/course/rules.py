@@ -115,7 +115,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports.update(map(ast.unparse, new))
         for name in (name for part in new for name in bound(part)):
-            if name in known | BUILTINS or name.startswith("_"):
+            if name in known | BUILTINS or name.startswith("__"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
     for node in tree.body:
@@ -207,12 +207,13 @@ def _function(function: ast.FunctionDef, known: set[str], hosts: set[str]) -> It
             function.lineno,
         )
     arguments = function.args
-    noted = [
+    noted = [  # Python evaluates annotations when it defines the function
         function.returns,
         *(argument.annotation for argument in arguments.args),
         *getattr(function, "type_params", ()),
     ]
-    if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kwonlyargs or any(noted):
+    special = arguments.posonlyargs, arguments.vararg, arguments.kwarg, arguments.defaults, arguments.kwonlyargs
+    if any(special) or any(noted):
         yield Broken("python", f"{function.name!r} may have plain arguments only", function.lineno)
     body = function.body[1:] if is_text(function.body[0]) else function.body
     own = {argument.arg for argument in arguments.args}
