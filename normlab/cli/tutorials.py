@@ -1,4 +1,4 @@
-"""`normlab tutorials`."""
+"""The command `normlab tutorials`: list, open, build and check the tutorials."""
 
 import os
 import subprocess
@@ -41,6 +41,8 @@ def list_or_open(
     """
     from normlab.learn.tutorials import TutorialError, chosen, copy
 
+    if build and check:
+        raise refused("tutorials", "takes --build or --check, which writes nothing")
     with refusing("tutorials", TutorialError):
         found = chosen(numbers or [])
     if build or check:
@@ -61,7 +63,8 @@ def list_or_open(
 
 
 def _opened(path: Path) -> int:
-    """Start Jupyter on a notebook, without its report of every extension, and return its exit code."""
+    """Start Jupyter on a notebook, and return its exit code."""
+    # WARN: at INFO Jupyter reports every extension
     code = subprocess.run([sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(path)]).returncode
     if code and hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container
         typer.echo(f"Jupyter does not start for root unless told to: jupyter lab --allow-root {path.name}", err=True)
@@ -69,7 +72,7 @@ def _opened(path: Path) -> int:
 
 
 def _list(found: list["Tutorial"]) -> None:
-    """Print numbers, titles, minutes and aims, and how one begins."""
+    """Print numbers, titles, minutes and aims, and the command that opens a tutorial."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -81,6 +81,8 @@ def test_the_command_lists_them_with_their_aims():
     for tutorial in ALL:
         assert tutorial.title in listed
         assert tutorial.aim in listed
+    both = CliRunner().invoke(app, ["tutorials", "1", "--build", "--check"])
+    assert (both.exit_code, both.stderr) == (2, "normlab tutorials: takes --build or --check, which writes nothing\n")
     wrong = CliRunner().invoke(app, ["tutorials", "99"])
     assert wrong.exit_code == 2
     assert "no tutorial 99: there are 1, 2" in wrong.output
