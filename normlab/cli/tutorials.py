@@ -85,7 +85,7 @@ def _list(found: list["Tutorial"]) -> None:
 
 
 def _need(extra: str, *modules: str) -> None:
-    """Refuse to go on without these modules, which an extra of the package brings."""
+    """Refuse to go on without these modules, which the package's extra of this name installs."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS.format(extra)}")

@@ -74,7 +74,7 @@ class ShardedNorm(ParallelStyle):
 
 
 def _norm_of(module: Any, x: DTensor) -> DTensor:
-    """Return the module's norm of a DTensor: LayerNorm or RMSNorm with its parameters, eps, mode and dtype rule."""
+    """Return the LayerNorm or RMSNorm of a DTensor with the module's parameters, eps, mode and dtype rule."""
     rms = isinstance(module, torch.nn.RMSNorm)
     eps = torch.finfo(accumulator(x.dtype)).eps if module.eps is None else module.eps
     function = sharded_rms_norm if rms else sharded_layer_norm
