@@ -1,6 +1,7 @@
 """The command `normlab tutorials`: list, open, build and check the tutorials."""
 
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -64,8 +65,13 @@ def list_or_open(
 
 def _opened(path: Path) -> int:
     """Start Jupyter on a notebook, and return its exit code."""
-    # WARN: at INFO Jupyter reports every extension
-    code = subprocess.run([sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(path)]).returncode
+    # The terminal sends Ctrl-C to Jupyter, too, which asks whether to stop. An exception here would kill it at once.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        # WARN: at INFO Jupyter reports every extension
+        code = subprocess.run([sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(path)]).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
     if code and hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container
         typer.echo(f"Jupyter does not start for root unless told to: jupyter lab --allow-root {path.name}", err=True)
     return code
