@@ -31,7 +31,7 @@ NUMPY_NUMBERS = {
 }
 HOST_NUMPY = {"ceil", "floor"}  # a function for the host, which is plain Python, may take these, too
 MATH_NUMBERS = {"inf", "nan", "pi", "e", "tau"}
-CUDA = {
+CUDA = {  # what a kernel may use of cuda
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
     *("threadfence_block", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync"),

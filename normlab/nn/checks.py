@@ -30,7 +30,7 @@ NAMES = FLOATS | {
     torch.complex128: "ComplexDouble",
 }
 HALVES = (torch.float16, torch.bfloat16)
-MIXED = tuple({torch.float32, half} for half in HALVES)
+MIXED = tuple({torch.float32, half} for half in HALVES)  # dtypes of input and parameters that the kernels mix
 
 Function = Callable[..., Tensor]
 """The public function that was called: errors tell its name and the positions of its arguments."""

@@ -13,7 +13,7 @@ def _make(drawn: Drawn) -> Case:
     arrays, answer = backward_case(drawn, "grad_weight", how)
     # Each part's sums are checked, too. Otherwise one part could do the work of all.
     of_parts = [gradient(arrays, "grad_weight", how, slice(part, None, parts)) for part in range(parts)]
-    del arrays["weight"]
+    del arrays["weight"]  # which its own gradient does not depend on
     blocks = -(-columns // 32)
     return Case(
         launches=[

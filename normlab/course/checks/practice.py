@@ -118,7 +118,7 @@ def _copy_vectors(drawn: Drawn) -> Case:
     return Case([case.launches[0]._replace(kernel="copy_vectors")], case.arrays, case.want)
 
 
-_SEVENTY = Drawn({"n": 70}, "counting", 0)
+_SEVENTY = Drawn({"n": 70}, "counting", 0)  # 17 vectors of four, and two elements left over
 _FEW = {"rows": Size(1, 5, (1, 2))}
 EXERCISES = {
     one.name: one
