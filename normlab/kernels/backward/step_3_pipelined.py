@@ -90,16 +90,16 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     third = problem.gate if problem.grad_residual is None else problem.grad_residual
     third_bytes = 0 if third is None else third.dtype.itemsize
     if third_bytes not in (0, problem.saved.dtype.itemsize):
-        return Refusal("a third array lies in stages of the saved array's elements, and has others")
+        return Refusal("a third array shares the saved array's stages, but its elements have another size")
     full, chosen = BYTES // max(sizes), None
     alignments = alignments_for(n2, sizes, problem.bias is not None, problem.memory_efficient)
-    alone = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does none of these
-    if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
+    plain = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does nothing else
+    if alignments > 1 and plain and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
         kind = kind_of(problem, full, together=1, anywhere=True)
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
-        chosen = layout_for(n2, width, sizes, kind, device, 1, third_bytes)
+        chosen = layout_for(n2, width, sizes, kind, device, alignments=1, third_bytes=third_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "

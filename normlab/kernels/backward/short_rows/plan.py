@@ -43,7 +43,7 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
         return Refusal("it does the plain norm")
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
     kind = kind_of(problem, width=1, together=1)  # parameters are loaded one by one and widened, never kept in 16 bits
-    chosen = layout_for(n2, sizes, statistics=1 + kind.centered)
+    chosen = layout_for(n2, sizes, 1 + kind.centered)  # statistics: invvar, and the mean where it is needed
     if chosen is None:
         return Refusal(f"rows of {n2:,} columns are too long for tiles")
     # Ask this of the layout for many rows, whose tiles are larger: at one n2 few rows and many rows must have the same

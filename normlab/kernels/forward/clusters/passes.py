@@ -57,7 +57,7 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_1(values, memory, x, share, place, phase, mean):
         exchange = memory.exchange
-        sums = cuda.local.array(1, dtype)
+        sums = cuda.local.array(1, dtype)  # an array, because the steps cannot change a number of their caller
         center = cast(0, exchange)  # RMSNorm: the squares are of the values themselves
         if mean is not None:
             sums[0] = cast(0, exchange)
