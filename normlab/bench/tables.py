@@ -30,7 +30,7 @@ def grids(record: dict[str, Any]) -> list[Grid]:
 
 
 def race_grids(record: dict[str, Any]) -> list[Grid]:
-    """Return a table for each norm and direction: every contender's fraction of the copy bandwidth, on each problem."""
+    """Return a table per norm and direction: each contender's fraction of the copy bandwidth on each problem."""
     family = record["what"] == "family"
     columns = ["dtype", "layout", "shape"] if family else ["dtype", "n1", "n2"]
     found = []
@@ -86,7 +86,7 @@ def sgemm_grids(record: dict[str, Any]) -> list[Grid]:
 
 
 def host_grids(record: dict[str, Any]) -> list[Grid]:
-    """Return two tables: a call's host time, and a process's first call."""
+    """Return two tables: the host's time of a call, and the seconds of a process's import and first call."""
     rows = []
     for row in record["rows"]:
         for name, entry in row["contenders"].items():
@@ -108,7 +108,7 @@ def host_grids(record: dict[str, Any]) -> list[Grid]:
 
 
 def notes(record: dict[str, Any]) -> list[str]:
-    """Return what was not measured, and which contender is absent, wrong or unable, and why; each reason once."""
+    """Return which problems were not measured, which contenders are absent, wrong or unable, and why, each once."""
     found = [f"interrupted: {record['left_out']} problems were not measured"] if "left_out" in record else []
     found += [f"absent: {name} ({reason})" for name, reason in record.get("absent", {}).items()]
     unable = [one for one in [record, *record.get("rows", [])] if "status" in one]
@@ -124,8 +124,8 @@ def notes(record: dict[str, Any]) -> list[str]:
 
 
 def _entries(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each contender's or step's name and entry; no step of a ladder that could not be measured at all."""
-    if "status" not in record:
+    """Yield the name and the entry of each contender, step and first call."""
+    if "status" not in record:  # else all steps have the record's own reason
         yield from ((entry["step"], entry) for entry in record.get("steps", []))
         if "cublas" in record:
             yield "cuBLAS", record["cublas"]
@@ -136,7 +136,7 @@ def _entries(record: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def problem_of(row: dict[str, Any]) -> str:
-    """Return the problem of a row of norms or of the family, or of a ladder's record, in words."""
+    """Return the problem of a row, or of the record of a ladder or of SGEMM, in words."""
     if "m" in row:
         return f"SGEMM ({row['m']}, {row['k']}) times ({row['k']}, {row['n']})"
     if "shape" in row:
@@ -146,16 +146,17 @@ def problem_of(row: dict[str, Any]) -> str:
 
 
 def _problem_cell(value: Any) -> str:
+    """Return a dtype, layout, size or shape as text."""
     return " x ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def copied(row: dict[str, Any]) -> str:
-    """Return GB/s of the copy; a row that has none was not measured."""
+    """Return the copy's GB/s of a row or record, or UNMEASURED."""
     return fixed(row["copy"]["gb_per_s"], 0) if row["copy"] else UNMEASURED
 
 
 def fraction(entry: dict[str, Any] | None) -> str:
-    """Return the fraction of the copy bandwidth, or why there is none."""
+    """Return a contender's fraction of the copy bandwidth: "-" if it is absent or unable, "wrong" if it is wrong."""
     if entry is None or entry["status"] == "unable":
         return "-"
     return fixed(entry["of_copy"]) if entry["status"] == "ok" else "wrong"

@@ -1,6 +1,7 @@
-"""`normlab tutorials`."""
+"""The command `normlab tutorials`: list, open, build and check the tutorials."""
 
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -41,6 +42,8 @@ def list_or_open(
     """
     from normlab.learn.tutorials import TutorialError, chosen, copy
 
+    if build and check:
+        raise refused("tutorials", "takes --build or --check, which writes nothing")
     with refusing("tutorials", TutorialError):
         found = chosen(numbers or [])
     if build or check:
@@ -61,15 +64,21 @@ def list_or_open(
 
 
 def _opened(path: Path) -> int:
-    """Start Jupyter on a notebook, without its report of every extension, and return its exit code."""
-    code = subprocess.run([sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(path)]).returncode
+    """Start Jupyter on a notebook, and return its exit code."""
+    # The terminal sends Ctrl-C to Jupyter, too, which asks whether to stop. An exception here would kill it at once.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        # WARN: at INFO Jupyter reports every extension
+        code = subprocess.run([sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(path)]).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
     if code and hasattr(os, "geteuid") and os.geteuid() == 0:  # as in a container
         typer.echo(f"Jupyter does not start for root unless told to: jupyter lab --allow-root {path.name}", err=True)
     return code
 
 
 def _list(found: list["Tutorial"]) -> None:
-    """Print numbers, titles, minutes and aims, and how one begins."""
+    """Print numbers, titles, minutes and aims, and the command that opens a tutorial."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -82,7 +91,7 @@ def _list(found: list["Tutorial"]) -> None:
 
 
 def _need(extra: str, *modules: str) -> None:
-    """Refuse to go on without these modules, which an extra of the package brings."""
+    """Refuse to go on without these modules, which the package's extra of this name installs."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise refused("tutorials", f"needs {', '.join(missing)}; {TOOLS.format(extra)}")

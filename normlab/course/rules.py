@@ -31,7 +31,7 @@ NUMPY_NUMBERS = {
 }
 HOST_NUMPY = {"ceil", "floor"}  # a function for the host, which is plain Python, may take these, too
 MATH_NUMBERS = {"inf", "nan", "pi", "e", "tau"}
-CUDA = {
+CUDA = {  # what a kernel may use of cuda
     *("threadIdx", "blockIdx", "blockDim", "gridDim", "grid", "gridsize", "laneid", "warpsize", "shared", "local"),
     *("syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or", "syncwarp", "threadfence"),
     *("threadfence_block", "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync", "all_sync", "any_sync"),
@@ -49,7 +49,10 @@ EXPRESSIONS = (
 
 
 class Broken(NamedTuple):
-    """A broken rule: its kind ("syntax", "import", "outside", "numpy", "python", "removed"), a text and the line."""
+    """A broken rule: its kind, a text for the student and the line.
+
+    kind: "syntax", "import", "outside", "numpy", "python", "removed" or "unused".
+    """
 
     kind: str
     text: str
@@ -75,7 +78,7 @@ def broken(source: str, skeleton: str) -> Broken | None:
 
 
 def unused(source: str, skeleton: str) -> Broken | None:
-    """Return what to say of a function of the exercise that no kernel calls, so that no result depends on it."""
+    """Return the rule that is broken if no kernel calls, or calls indirectly, a function of the exercise, or None."""
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     # Kernels, and functions for the host, are called from outside.
     new = {
@@ -94,7 +97,7 @@ def unused(source: str, skeleton: str) -> Broken | None:
 
 
 def _deepest(source: str) -> int | None:
-    """Return the line of the most deeply nested statement, or None if Python cannot parse the source itself."""
+    """Return the line of the statement with the most parts, or None if Python cannot parse the source itself."""
     try:
         statements = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
     except (RecursionError, MemoryError):
@@ -115,7 +118,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports.update(map(ast.unparse, new))
         for name in (name for part in new for name in bound(part)):
-            if name in known | BUILTINS or name.startswith("_"):
+            if name in known | BUILTINS or name.startswith("__"):
                 yield Broken("outside", f"{name!r} has a meaning already, and may not get another one", node.lineno)
             known.add(name)
     for node in tree.body:
@@ -130,6 +133,7 @@ def _violations(tree: ast.Module, skeleton: ast.Module) -> Iterator[Broken]:
                     node.lineno,
                 )
         elif isinstance(node, ast.FunctionDef):
+            # without NumPy's names, of which `_function` allows the uses for numbers alone
             yield from _function(node, known - NUMPY, hosts)
         elif not (is_text(node) or is_main(node) or _sets_constants(node, known)):
             yield Broken(
@@ -157,7 +161,7 @@ def _sets_constants(node: ast.stmt, known: set[str]) -> bool:
 
 
 def _is_constant(node: ast.AST, known: set[str]) -> bool:
-    """Return whether one node of an expression is part of a constant. A type of numbers may be called."""
+    """Return whether a constant's expression may have this node. It may call a type of numbers."""
     match node:
         case ast.Name(id=name):
             return name in known
@@ -207,12 +211,13 @@ def _function(function: ast.FunctionDef, known: set[str], hosts: set[str]) -> It
             function.lineno,
         )
     arguments = function.args
-    noted = [
+    noted = [  # Python evaluates annotations when it defines the function
         function.returns,
         *(argument.annotation for argument in arguments.args),
         *getattr(function, "type_params", ()),
     ]
-    if arguments.vararg or arguments.kwarg or arguments.defaults or arguments.kwonlyargs or any(noted):
+    special = arguments.posonlyargs, arguments.vararg, arguments.kwarg, arguments.defaults, arguments.kwonlyargs
+    if any(special) or any(noted):
         yield Broken("python", f"{function.name!r} may have plain arguments only", function.lineno)
     body = function.body[1:] if is_text(function.body[0]) else function.body
     own = {argument.arg for argument in arguments.args}
@@ -277,7 +282,7 @@ def _node(node: ast.AST, own: set[str], known: set[str]) -> Iterator[Broken]:
 
 
 def _meant(name: str, known: set[str]) -> str:
-    """Return a question for the name that is meant by one that a kernel does not know, or ""."""
+    """Return a question that proposes a known name for one that a kernel does not know, or ""."""
     if name in CUDA:
         return f": is it cuda.{name}?"
     if callable(getattr(math, name, None)) and not name.startswith("_"):
@@ -286,7 +291,7 @@ def _meant(name: str, known: set[str]) -> str:
 
 
 def _near(name: str, known: Iterable[str], before: str = "") -> str:
-    """Return a question for the one of the known names that a name misspells, or "" if none is like it."""
+    """Return a question that proposes the known name most like a misspelt one, or "" if none is like it."""
     alike = {one.lower(): one for one in sorted(known)}
     match = get_close_matches(name.lower(), sorted(alike), 1, 0.65)
     return f": is it {before}{alike[match[0]]}?" if match else ""
@@ -300,6 +305,7 @@ def _root(node: ast.Attribute) -> tuple[str, str]:
 
 
 def _words(node: ast.AST) -> str:
+    """Return the kind of a node in words, such as "list comp"."""
     if isinstance(node, ast.NamedExpr):
         return "':='"
     return "".join(" " + c.lower() if c.isupper() else c for c in type(node).__name__).strip()

@@ -17,9 +17,9 @@ from normlab.nn.private import in_a_graph
 
 
 class Call(NamedTuple):
-    """A norm's call, as all ranks of its group must make it.
+    """A norm's call, which must be equal on all ranks of its group.
 
-    name: the public function. shape: x's, with "*" for what may differ between ranks. what: dtype and options in words.
+    name: the public function's. shape: x's, with "*" for a size that may differ between ranks. what: dtype and options.
     """
 
     name: str
@@ -79,9 +79,10 @@ def gather(message: Tensor, group: dist.ProcessGroup, call: Call) -> Tensor:
     board.agree(call, call.words)
     gathered = message.new_empty(ranks * message.shape[0])
     if message.is_cpu:
+        # async_op, so that the board can compare the ranks' calls if this rank waits for long
         board.finish(gather_into(gathered, message, group, async_op=True), call.words)
     else:
-        # Not async_op, which takes a stream of its own: with it a profile of the host showed 0.2 ms in this function.
+        # Not async_op, which takes a stream of its own: a profile of the host showed 0.2 ms in this function with it.
         gather_into(gathered, message, group)
     return gathered.view(ranks, message.shape[0])
 

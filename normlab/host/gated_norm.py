@@ -74,7 +74,7 @@ def gated_rms_norm_forward(
             invvar=invvar,
             gating=Gate(bool(norm_before_gate)),
         )
-        if (row_map or gate_map) and not FORWARD.does(problem):
+        if (row_map or gate_map) and not FORWARD.does(problem):  # no kernel reads these rows in place
             copies = contiguous(x), contiguous(gate)
             return gated_rms_norm_forward(*copies, weight, eps=eps, norm_before_gate=norm_before_gate)
         FORWARD.run(backend.launch, backend, problem)
@@ -99,9 +99,9 @@ def gated_rms_norm_backward(
         saved: x, or with memory_efficient the output.
         gate, weight, eps, norm_before_gate: the forward's arguments. The gate's dtype is that of grad_x and grad_gate.
         invvar: the forward's result.
-        memory_efficient: recompute x̂ = output / (weight silu(gate)), with the divisor moved at least eps away from 0.
-            Gradients are wrong where it is nearer to 0. Only with norm_before_gate: a gate of 0 before the norm leaves
-            nothing of x in the output, and x is what the gate's gradient needs.
+        memory_efficient: recompute x̂ = output / (weight silu(gate)). A divisor nearer to 0 than eps becomes eps or
+            -eps, and gradients are wrong there. Only with norm_before_gate: a gate of 0 before the norm leaves nothing
+            of x in the output, and the gate's gradient needs x.
 
     Raises:
         ValueError, TypeError: as `gated_rms_norm_forward`.
@@ -141,7 +141,7 @@ def gated_rms_norm_backward(
             grad_bias=None,
             gating=Gate(bool(norm_before_gate), bool(memory_efficient)),
         )
-        if (row_map or gate_map) and not BACKWARD.does(problem):
+        if (row_map or gate_map) and not BACKWARD.does(problem):  # no kernel reads these rows in place
             copies = grad_output, contiguous(saved), contiguous(gate), invvar, weight
             modes = {"norm_before_gate": norm_before_gate, "memory_efficient": memory_efficient}
             return gated_rms_norm_backward(*copies, eps=eps, **modes)
@@ -152,7 +152,7 @@ def gated_rms_norm_backward(
 def _checked(
     grad_output: Any, saved: Any, gate: Any, invvar: Any, weight: Any, memory_efficient: bool
 ) -> tuple[Any, Any, Any]:
-    """Return the dtypes of grad_x, of the output and of statistics; raise unless all arguments fit."""
+    """Return the dtypes of grad_x, of the output and of the statistics, or raise if an argument does not fit."""
     kind, shape = dtype_name(gate), tuple(gate.shape)
     output = checks.parameter_dtype("gate", gate, weight, None)
     checks.check_parameters(weight, None, shape[-1:])

@@ -30,7 +30,7 @@ NAMES = FLOATS | {
     torch.complex128: "ComplexDouble",
 }
 HALVES = (torch.float16, torch.bfloat16)
-MIXED = tuple({torch.float32, half} for half in HALVES)
+MIXED = tuple({torch.float32, half} for half in HALVES)  # dtypes of input and parameters that the kernels mix
 
 Function = Callable[..., Tensor]
 """The public function that was called: errors tell its name and the positions of its arguments."""
@@ -58,7 +58,7 @@ def check(
     bias: Parameter,
     eps: object,
 ) -> None:
-    """Raise PyTorch's error for shapes that do not fit, or for an argument that is no tensor or no number.
+    """Raise PyTorch's error for shapes that do not fit, for a parameter that is no tensor, or an eps that is no number.
 
     It is a TypeError for a wrong type and a RuntimeError for shapes. Too few dimensions are a ValueError in rms_norm.
     """
@@ -159,7 +159,7 @@ def shape_of(function: Function, normalized_shape: Any) -> Shape:
 
 
 def is_size(size: Any) -> bool:
-    """Return True if a value can be an int. As in PyTorch, a bool cannot."""
+    """Return True if a value can stand for an int. As in PyTorch, a bool cannot."""
     try:
         index(size)
     except TypeError:

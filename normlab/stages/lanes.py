@@ -26,7 +26,7 @@ def lanes_in_rows(down: int) -> Any:
 def lanes_in_z_order(lane):
     """Return (row, column) of a lane in a rectangle of 4 x 8 lanes: Z-order.
 
-    Of four neighbouring lanes two share a row of C and two a column; the same holds for groups of 16.
+    Every 4 consecutive lanes fill a square of 2 x 2, and every 16 a square of 4 x 4.
     """
     # the lane's bits go to column and row in turn, column first: bits 0, 2, 4 and bits 1, 3
     column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4)

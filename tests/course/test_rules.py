@@ -22,7 +22,7 @@ def found(lines="", above=""):
 def test_a_right_solution_breaks_no_rule():
     assert found() is None
     assert found("    # a comment\n    half = float(lane) / 2\n") is None
-    assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n") is None
+    assert found(above="from math import sqrt\n\nTURNS = 5 * 1\n_HALF = TURNS / 2\n") is None
     numbers = "import math\n\nimport numpy as np\nfrom normlab.engine import float32\n\nTHREADS: int = 64\n"
     assert (
         found(above=numbers + "LOWEST = -math.inf\nZERO = float32(0)\nONES = np.float32(1), float32(THREADS)\n") is None
@@ -101,6 +101,7 @@ def test_what_no_gpu_can_do_is_refused_in_a_kernel(lines, kind, says):
         ("@cuda.jit(debug=True)\ndef helper(x):\n    return x\n", "python", "needs one decorator"),
         ("@cuda.jit(device=True)\ndef helper(x=1):\n    return x\n", "python", "plain arguments only"),
         ("@cuda.jit(device=True)\ndef helper(x: print('hello')):\n    return x\n", "python", "plain arguments only"),
+        ("@cuda.jit(device=True)\ndef helper(x: print('hello'), /):\n    return 1\n", "python", "plain arguments only"),
         ("@cuda.jit(device=True)\ndef helper(x) -> print('hello'):\n    return x\n", "python", "plain arguments only"),
         ("__name__ = '__main__'\nif __name__ == '__main__':\n    print('hello')\n", "outside", "has a meaning already"),
         ("cuda.jit = 3\n", "outside", "stands outside of any function"),

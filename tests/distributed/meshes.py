@@ -100,6 +100,7 @@ def refused(group) -> list[str]:
         told(sharded_rms_norm, x, None, group)[:2],
         told(parallelize_module, torch.nn.Linear(2, 2), mesh, style)[:2],
         told(parallelize_module, torch.nn.LayerNorm((2, 2)), mesh, style)[:2],
+        [told(parallelize_module, one, mesh, style)[:2] for one in (nn.RMSNorm(8, offset=1.0), nn.AddRMSNorm(8))],
     ]
 
 

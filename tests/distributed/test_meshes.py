@@ -36,13 +36,16 @@ def test_sequence_parallel_rows_are_normalised_where_they_are(ranks, placements,
 
 
 def test_what_cannot_be_sharded_is_refused(ranks):
-    for partial, group, linear, plane in ranks(meshes.refused, ranks=2):
+    for partial, group, linear, plane, others in ranks(meshes.refused, ranks=2):
         assert partial[0] == "ValueError"
         assert "redistribute x first" in partial[1]
         assert group == ("ValueError", "sharded_rms_norm(): a DTensor has its own mesh, so group must be None")
         text = "ShardedNorm is for LayerNorm and RMSNorm over one dimension, not for "
         assert linear == ("NotImplementedError", f"{text}Linear(in_features=2, out_features=2, bias=True)")
         assert plane[1].startswith(f"{text}LayerNorm((2, 2)")
+        assert [kind for kind, _ in others] == ["NotImplementedError"] * 2
+        assert others[0][1] == f"{text}RMSNorm((8,), eps=None, elementwise_affine=True, offset=1.0)"
+        assert others[1][1].startswith(f"{text}AddRMSNorm((8,)")
 
 
 @pytest.mark.parametrize(("rms", "mode"), [(False, False), (True, True), (False, "exact")])

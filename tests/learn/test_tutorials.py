@@ -5,6 +5,7 @@ That they run from top to bottom is for .ci/run (`normlab tutorials --check`): h
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -81,6 +82,8 @@ def test_the_command_lists_them_with_their_aims():
     for tutorial in ALL:
         assert tutorial.title in listed
         assert tutorial.aim in listed
+    both = CliRunner().invoke(app, ["tutorials", "1", "--build", "--check"])
+    assert (both.exit_code, both.stderr) == (2, "normlab tutorials: takes --build or --check, which writes nothing\n")
     wrong = CliRunner().invoke(app, ["tutorials", "99"])
     assert wrong.exit_code == 2
     assert "no tutorial 99: there are 1, 2" in wrong.output
@@ -152,6 +155,19 @@ def test_jupyter_is_started_on_a_copy_in_the_reader_s_folder(monkeypatch, tmp_pa
     assert CliRunner().invoke(app, ["tutorials", "1"]).exit_code == 0
     notebook = tmp_path / ALL[0].notebook.name
     assert started == [[sys.executable, "-m", "jupyterlab", "--log-level=WARN", str(notebook)]]
+
+
+def test_ctrl_c_is_for_jupyter_which_asks_whether_to_stop(monkeypatch, tmp_path):
+    def run(command):
+        signal.raise_signal(signal.SIGINT)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("normlab.cli.tutorials.find_spec", lambda name: name)
+    monkeypatch.setattr("normlab.cli.tutorials.subprocess.run", run)
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+    assert CliRunner().invoke(app, ["tutorials", "1"]).exit_code == 0
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_root_whom_jupyter_refuses_is_told_the_command(monkeypatch, tmp_path):

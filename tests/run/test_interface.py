@@ -102,7 +102,7 @@ print(tensor.tolist(), array.copy_to_host().tolist(), torch.tensor(array, dtype=
 """
 
 
-@pytest.mark.parametrize("first", ["", "import torch\n"])
+@pytest.mark.parametrize("first", ["", "import torch\n", "import importlib.util\nimportlib.util.find_spec('torch')\n"])
 def test_torch_takes_a_device_array_whenever_it_is_imported(tmp_path, first):
     pytest.importorskip("torch")
     script = tmp_path / "program.py"
@@ -119,6 +119,13 @@ def test_device_arrays_of_bfloat16_and_mapped_ones_are_tensors_too(cuda):
     mapped = cuda.mapped_array(3)
     torch.as_tensor(mapped)[:] = 2
     assert mapped.tolist() == [2, 2, 2]
+
+
+def test_pytorchs_functions_keep_the_names_of_their_arguments(cuda):
+    torch = pytest.importorskip("torch")
+    for data in (cuda.to_device(np.arange(3)), [0, 1, 2]):
+        for tensor in (torch.asarray(obj=data), torch.as_tensor(data=data), torch.tensor(data=data)):
+            assert tensor.tolist() == [0, 1, 2]
 
 
 def test_tensors_on_the_cpu_are_memory_of_the_simulated_gpu(cuda, add):

@@ -9,11 +9,11 @@ from normlab.course.pictures import Picture, readers
 
 def _make(drawn: Drawn) -> Case:
     rows, columns, parts = drawn["rows"], drawn["columns"], drawn["parts"]
-    how = arithmetic(max(rows, columns) + parts)
+    how = arithmetic(max(rows, columns) + parts)  # a column's sum has up to rows + parts terms, a row's has columns
     arrays, answer = backward_case(drawn, "grad_weight", how)
-    # What each part leaves is held to its answer, too: else one part could do the work of all.
+    # Each part's sums are checked, too. Otherwise one part could do the work of all.
     of_parts = [gradient(arrays, "grad_weight", how, slice(part, None, parts)) for part in range(parts)]
-    del arrays["weight"]
+    del arrays["weight"]  # which its own gradient does not depend on
     blocks = -(-columns // 32)
     return Case(
         launches=[
@@ -34,7 +34,7 @@ EXERCISE = Exercise(
         "columns": Size(1, 40, (1, 33), beyond=200),
         "parts": Size(1, 8, (1, 5), beyond=20),
     },
-    # Many rows, and many parts, none of them without rows. In a single column x̂ is 0, so no lost row would show there.
+    # Many rows, and many parts that all have rows. Three columns: in a single one x̂ is 0, and no lost row would show.
     also=(({"rows": 140, "columns": 3}, "normal"), ({"rows": 70, "columns": 3, "parts": 35}, "normal")),
     example={"rows": 32, "columns": 64, "parts": 4},
     hints=(

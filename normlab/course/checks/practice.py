@@ -41,9 +41,9 @@ def _two_pass(drawn: Drawn) -> Case:
 def _groups(drawn: Drawn) -> Case:
     """Make sets of 8 groups, some of them empty, and bound their merge.
 
-    Every merge's mean is off by at most 4 u (|a| + |b|) <= 8 u M, with M the largest |mean|; all seven by e = 56 u M.
-    m2: 8 roundings a merge, all terms positive; and delta, at most D, may be off by 2 e, which adds 4 (D + e) e for
-    each value.
+    mean: one merge adds an error of at most 4 u (|a| + |b|) <= 8 u M, with M the largest |mean|; seven add e = 56 u M.
+    m2: one merge has 8 roundings and only positive terms, seven have 56 roundings: 64 u m2 is enough. The difference of
+    two means, at most D, may be off by 2 e, which adds at most 4 (D + e) e per value.
     """
     rng, sets = drawn.rng, drawn["sets"]
     counts = rng.integers(1, 6, (sets, 8)) * (rng.random((sets, 8)) < 0.6)
@@ -118,7 +118,7 @@ def _copy_vectors(drawn: Drawn) -> Case:
     return Case([case.launches[0]._replace(kernel="copy_vectors")], case.arrays, case.want)
 
 
-_SEVENTY = Drawn({"n": 70}, "counting", 0)
+_SEVENTY = Drawn({"n": 70}, "counting", 0)  # 17 vectors of four, and two elements left over
 _FEW = {"rows": Size(1, 5, (1, 2))}
 EXERCISES = {
     one.name: one

@@ -4,21 +4,21 @@
     @cuda.jit
     def kernel(x, weight, output): ...
 
-The kernel's entry then takes x's address and both lengths, and of the other arrays only the address (`entries`).
+The kernel's entry then takes x's address and both lengths, and only the addresses of the other arrays (`entries`).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Names = tuple[str | None, ...]  # of an array's lengths; () of an argument that is no array
+Names = tuple[str | None, ...]  # the names of an array's lengths; () for an argument that is no array
 
 
 def same_lengths(names: Mapping[str, str]) -> Callable[[Any], Any]:
     """Return a decorator of a kernel under `cuda.jit`.
 
     Args:
-        names: for each argument, by its name, the names of an array's lengths, separated by spaces. An array of another
-            number of dimensions keeps its lengths. Lengths of one name are equal, which each launch checks.
+        names: argument -> the names of its lengths, separated by spaces. An array that has another number of dimensions
+            in a launch hands over all its lengths. Each launch checks that lengths of one name are equal.
     """
 
     def mark(kernel: Any) -> Any:
@@ -29,7 +29,10 @@ def same_lengths(names: Mapping[str, str]) -> Callable[[Any], Any]:
 
 
 def lengths_of(kernel: Any, kinds: tuple) -> list[Names]:
-    """Return the names of each argument's lengths; None for a length without a name. kinds: of the arguments."""
+    """Return the names of each argument's lengths; None for a length without a name.
+
+    kinds: of the arguments, from `signatures`; (dtype, dimensions, layout) for an array.
+    """
     code, named = kernel.py_func.__code__, getattr(kernel, "names_of_lengths", {})
     found: list[Names] = []
     for argument, kind in zip(code.co_varnames, kinds, strict=False):  # after the arguments come local variables
@@ -40,7 +43,7 @@ def lengths_of(kernel: Any, kinds: tuple) -> list[Names]:
 
 
 def first_seen(shape: tuple[int, ...], names: Names, seen: dict[str, int]) -> list[int]:
-    """Return those of an array's lengths that no earlier array of the launch has, and add them to `seen`.
+    """Return the lengths of an array that no earlier array of the launch has handed over, and add them to `seen`.
 
     Raises:
         ValueError: two lengths of one name differ.

@@ -56,7 +56,7 @@ PARTIAL_SUMS = "part_weight", "part_bias"
 THIRDS = "grad_residual", "gate"  # arrays of rows beside the saved array and grad_output: one of these, or none
 PARAMETERS = "grad_weight", "grad_bias"
 MOST_EACH = 7  # clusters per sample, at most, where those that fit the GPU at once would leave much of it idle
-BUSY = 0.9  # of the clusters that the GPU holds, on average over all rounds: then no more clusters per sample are tried
+BUSY = 0.9  # of the clusters that the GPU holds, averaged over rounds: take the fewest per sample that reach it
 # Up to so many rows (with a bias: True) and bytes per matrix, other blocks of the launch make the columns' sums. With
 # more, they are slower: RMSNorm 1,024 x 256 takes 5.3 us instead of 4.8, LayerNorm 512 x 16,384 of float32 55 instead
 # of 35. On an H100, in us:
@@ -90,16 +90,16 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
     third = problem.gate if problem.grad_residual is None else problem.grad_residual
     third_bytes = 0 if third is None else third.dtype.itemsize
     if third_bytes not in (0, problem.saved.dtype.itemsize):
-        return Refusal("a third array lies in stages of the saved array's elements, and has others")
+        return Refusal("a third array shares the saved array's stages, but its elements have another size")
     full, chosen = BYTES // max(sizes), None
     alignments = alignments_for(n2, sizes, problem.bias is not None, problem.memory_efficient)
-    alone = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does none of these
-    if alignments > 1 and alone and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
+    plain = third_bytes == 0 and problem.row_map is None and not problem.sampled  # `edges` does nothing else
+    if alignments > 1 and plain and widest(full, *problem.matrices) == full:  # the matrices begin with a vector
         kind = kind_of(problem, full, together=1, anywhere=True)
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
-        chosen = layout_for(n2, width, sizes, kind, device, 1, third_bytes)
+        chosen = layout_for(n2, width, sizes, kind, device, alignments=1, third_bytes=third_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
@@ -185,15 +185,16 @@ def clusters_for(layout: PipelineLayout, n1: int, resident: int, samples: int = 
 
 
 def lines_of(layout: PipelineLayout, n1: int, clusters: int) -> int:
-    """Return how many lines of partial sums clusters leave: one for each alignment of each cluster."""
+    """Return how many lines of partial sums the clusters leave: each cluster leaves one per alignment that it takes."""
     alike = n1 < layout.alignments or clusters % layout.alignments == 0
     return clusters if alike else clusters + layout.alignments - 1
 
 
 def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int) -> Chains:
-    """Return the chains over n1 rows, done by so many clusters, that leave up to so many lines of partial sums."""
+    """Return the chains over n1 rows, which `clusters` clusters add up to at most `parts` lines of partial sums."""
     turns = -(-n1 // (layout.rows * layout.alignments))  # of an alignment's rows, if one cluster took all of them
     rows = min(turns, -(-turns * layout.alignments // max(clusters, 1)))
+    # a row group's rows, the block's row groups, the final sums, and a division by gamma
     return Chains(rows + layout.rows + final_sums.terms(parts) + 1, 2)
 
 

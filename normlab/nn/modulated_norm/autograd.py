@@ -40,9 +40,10 @@ apply = direct_apply(ModulatedNorm)
 
 
 def gradients(ctx: Any, grad_output: Tensor, backward: Callable[..., Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of x, scale and shift, by `backward` unless PyTorch has to see operators or operations.
+    """Return the gradients of x, scale and shift.
 
-    ctx has saved a `ModulatedSaved`, and it has `eps`.
+    `backward` computes them, unless PyTorch has to see an operator or single operations (`backward_form`).
+    ctx has `eps` and has saved a `ModulatedSaved`.
     """
     saved = ModulatedSaved(*ctx.saved_tensors)
     form = backward_form(grad_output)

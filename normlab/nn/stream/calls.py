@@ -1,8 +1,8 @@
 """The calls that fused layers make: a norm module with the addition before it, or with the stream past it.
 
-Each call is fused for plain tensors, eager or in a graph of torch.compile, and for a norm without hooks. With hooks,
-tracers, transforms or tensor subclasses, which must see the addition and the norm apart, it is the addition and then
-the module's own call.
+A call is fused for plain tensors, eager or in a graph of torch.compile, and a norm without hooks. Hooks, tracers,
+transforms and tensor subclasses must see the addition and the norm apart. With one of them, the call adds, and then
+calls the module.
 """
 
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 def added(norm: Any, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return (norm(left + right), left + right), in one call where the norm allows it."""
-    if _alone(norm) and left is not right and _plain(left, right):
+    if _alone(norm) and left is not right and _plain(left, right):  # Dynamo refuses one tensor for two arguments
         wider = torch.promote_types(left.dtype, right.dtype)
         # the sum has the wider dtype, and so the residual must have it
         x, residual = (left, right) if right.dtype is wider else (right, left)
@@ -116,7 +116,7 @@ def _norm_call(norm: Any, x: Tensor, residual: Parameter) -> NormCall | None:
         return None
     if rule in ("apex", "torch") and autocasts(x):
         return None  # autocast changes their dtypes
-    if rule not in dtypes.OF_PARAMETERS and like.dtype is torch.float32:
+    if rule not in dtypes.OF_PARAMETERS and like.dtype is torch.float32:  # half parameters would give a half output
         weight, bias = dtypes.widened(weight), dtypes.widened(bias)
     for one in (weight, bias):
         if one is not None:
@@ -126,20 +126,20 @@ def _norm_call(norm: Any, x: Tensor, residual: Parameter) -> NormCall | None:
                 return None
     mode = norm.memory_efficient
     if mode and dtypes.input_is_smaller(like, weight, bias, rule):
-        mode = False
+        mode = False  # the float32 output would take more memory than the input
     how = AddHow(eps_or_default(norm.eps, like), rms, getattr(norm, "offset", 0.0), mode)
     return NormCall((weight, bias), owners, how, like.dtype if rule in dtypes.OF_INPUT else None)
 
 
 def _computed(x: Tensor, residual: Parameter, call: NormCall, past: bool = True) -> tuple[Tensor, Tensor]:
-    """Return (output, stream) of a fused call."""
+    """Return (output, stream) of a fused call. past: False if the caller does not use the stream."""
     (weight, bias), owners, how, dtype = call
     given = x, residual, weight, bias
     wanted = differentiated(*given)
     if torch.compiler.is_compiling():
         mode = how.memory_efficient if wanted else False
         casts = zip(owners, (weight, bias), strict=True)
-        owned = [None if own is one else own for own, one in casts]  # Dynamo takes a tensor once
+        owned = [None if own is one else own for own, one in casts]  # not one tensor for two arguments, as above
         output, stream = StreamNormInGraph.apply(*given, *owned, how.eps, how.rms, how.offset, mode)
     elif wanted:
         output, stream, *_ = autograd.apply(*given, how, past, owners)

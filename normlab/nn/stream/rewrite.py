@@ -1,6 +1,6 @@
-"""Rewrite the forward of a layer's class so that additions and norms are one call: from its source, as a syntax tree.
+"""Rewrite the forward of a layer's class, as a syntax tree of its source, so that an addition and a norm are one call.
 
-Two patterns of statements are known, with names in place of `h` and `residual`, and any of the layer's norms:
+Two patterns of statements are known, with any names for `h` and `residual`, and any of the layer's norms:
 
     h = residual + h                 out, h = added(self.norm, residual, h)
     residual = h              →      residual = h
@@ -39,8 +39,8 @@ def rewritten(kind: type, norms: Collection[str]) -> Rewritten | str:
     original = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
     try:
         lines, first = inspect.getsourcelines(original)
-        # Inside of a class with the owner's name `self.__name` is mangled as in the owner (not at all in a class `_`),
-        # and an indented forward keeps its indentation, because taking it away would change text in triple quotes.
+        # An indented forward is parsed inside a class, because removing its indentation would change text in triple
+        # quotes. With the owner's name Python mangles `self.__name` as in the owner, and in a class `_` not at all.
         inside = lines[0][:1].isspace()
         owner = original.__qualname__.split(".")[-2] if inside else ""
         owner = owner if owner.isidentifier() else "_"
@@ -72,7 +72,7 @@ def rewritten(kind: type, norms: Collection[str]) -> Rewritten | str:
 def _bared(function: ast.FunctionDef) -> list[ast.expr]:
     """Take decorators, defaults and annotations from a function, and return the decorators.
 
-    Their names need not be known any more, and the function as it was has the values.
+    The names in them may not exist any more, and the original function has their values.
     """
     taken, given = function.decorator_list, function.args
     function.decorator_list, function.returns = [], None
@@ -101,7 +101,7 @@ def wrappers(function: Any) -> int:
 
 
 class _Fuser(ast.NodeTransformer):
-    """Replaces the two patterns in every list of statements of a function; `layer` is its name for the layer."""
+    """Replace the two patterns in every list of statements of a function, which calls the layer `layer` (self)."""
 
     def __init__(self, norms: Collection[str], layer: str) -> None:
         self.norms, self.layer = norms, layer
@@ -140,7 +140,7 @@ class _Fuser(ast.NodeTransformer):
         return of.attr if given and of.attr in self.norms else None
 
     def _added(self, statements: list[Any]) -> int:
-        """Return how many statements the first pattern takes from the start; 0 if they are another."""
+        """Return how many statements at the start are the first pattern, or 0."""
         total = _target(statements[0])
         value = statements[0].value if total else None
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
@@ -153,7 +153,7 @@ class _Fuser(ast.NodeTransformer):
         return 0
 
     def _passed(self, statements: list[Any]) -> int:
-        """Return how many statements the second pattern takes from the start; 0 if they are another."""
+        """Return how many statements at the start are the second pattern, or 0."""
         if len(statements) < 2 or not _is_alias(statements[0]):
             return 0
         name = statements[0].value.id  # the norm's output must take its place: the stream goes on as the other name

@@ -15,7 +15,8 @@ class Error:
     """How far one array is from the truth.
 
     Attributes:
-        relative: norm of the error over norm of the truth, both over the whole array.
+        relative: norm of the error over norm of the truth, both over the whole array. Infinite if the truth is 0
+            everywhere and the result is not.
         largest: largest |kernel - truth|.
         bound_ratio: largest |kernel - truth| / bound; above 1 the kernel, or the bound, is wrong.
         not_finite: how many values are NaN or infinite where the truth is a number.
@@ -43,7 +44,7 @@ def measure(got: np.ndarray, want: np.ndarray, bound: np.ndarray) -> Error:
         off = np.abs(held - right)
         scale = np.abs(right).max(initial=0.0) or 1.0  # so that no square overflows
         norm, of = float(np.linalg.norm(off / scale)), float(np.linalg.norm(right / scale))
-    relative = norm / of if of else (np.inf if norm > 0 else norm)
+    relative = norm / of if of else (np.inf if norm > 0 else norm)  # a norm that is not above 0 is 0 or NaN
     return Error(
         relative=relative,
         largest=float(off.max(initial=0.0)),

@@ -19,7 +19,7 @@ AS_GOOD = 2.0  # recomputing is "as good" if its error is at most this factor ti
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind`: "as_good", "worse", "not_finite" or "bound_exceeded"; `sentence` says it in words and numbers."""
+    """A verdict: `kind` is "as_good", "worse", "not_finite" or "bound_exceeded", and `sentence` says it in words."""
 
     kind: str
     sentence: str
@@ -150,14 +150,14 @@ def _weigh(saved: Backward, recomputed: Backward, exact: Backward, roundoff: flo
 
 
 def _price(exact: Backward, recomputed: Backward) -> str:
-    """Return the end of a sentence: how many bytes more the exact path keeps than the recomputed one."""
+    """Return how many bytes more the exact path keeps than recomputing, as the end of a sentence."""
     return f"keeps {size(exact.bytes_kept - recomputed.bytes_kept)} more"
 
 
 def _factor(recomputed: Error, saved: Error, roundoff: float) -> float:
     """Return how many times as large as the saved input's error the recomputed error is.
 
-    The saved input's relative error is infinite if the truth is 0 everywhere. The largest errors are compared then.
+    The saved input's relative error is infinite if the truth is 0 everywhere. Compare the largest errors then.
     """
     if np.isinf(saved.relative):
         return recomputed.largest / saved.largest

@@ -15,8 +15,8 @@ from normlab.kernels.words import counted
 from normlab.stages.ahead import NARROWEST
 from normlab.stages.vector import WARP, widest
 
-# Where a tile per warp would leave multiprocessors idle, all warps of a block take each tile together: every lane group
-# has one of its rows. On an H200, in us:
+# Where a tile per warp would leave multiprocessors idle, all warps of a block take each tile together, and each lane
+# group has one of the tile's rows. On an H200, in us:
 #
 #     rows x columns                      a tile per warp    per block
 #           4 x 229, LayerNorm bfloat16         8.0             5.4
@@ -27,8 +27,8 @@ from normlab.stages.vector import WARP, widest
 #      67,584 x   7, RMSNorm bfloat16           7.8             7.6
 #     101,376 x   7                             7.9             8.3
 FEW_TILES = {True: 8, False: 2}  # tiles per multiprocessor, at most, if a row takes a whole warp (True) or less
-# Tiles, at most, that a block takes one after another if it does all rows. A second tile takes less time than a second
-# kernel if a row takes a whole warp, and more if it takes less.
+# Tiles, at most, that one block takes one after another to do all rows. A second tile takes less time than a second
+# kernel if a row takes a whole warp, and more time if it takes less than a warp.
 ALONE = {True: 2, False: 1}
 FEW_WHY = "so few rows have all warps of a block at each tile: 1,000 x 229 take 7.3 us instead of 9.7 (LayerNorm, H200)"
 
@@ -42,11 +42,12 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
     if any(extra is not None for extra in extras) or problem.offset or problem.sampled:
         return Refusal("it does the plain norm")
     sizes = problem.saved.dtype.itemsize, problem.grad_output.dtype.itemsize, problem.grad_input.dtype.itemsize
-    kind = kind_of(problem, width=1, together=1)
-    chosen = layout_for(n2, sizes, 1 + kind.centered)
+    kind = kind_of(problem, width=1, together=1)  # parameters are loaded one by one and widened, never kept in 16 bits
+    chosen = layout_for(n2, sizes, 1 + kind.centered)  # statistics: invvar, and the mean where it is needed
     if chosen is None:
         return Refusal(f"rows of {n2:,} columns are too long for tiles")
-    # asked of many rows' tiles, which are larger: fewer rows must not have another kernel, and so other bits
+    # Ask this of the layout for many rows, whose tiles are larger: at one n2 few rows and many rows must have the same
+    # kernel, and so the same bits.
     if chosen.layout.shared_bytes > device.shared_bytes:
         needed = chosen.layout.shared_bytes
         return Refusal(f"the tiles of {n2} columns need {needed:,} bytes of shared memory")
@@ -89,27 +90,27 @@ def shared_by_warps(n1: int, layout: TileLayout, device: Device) -> TileLayout:
 
 
 def few_rows_layout(layout: TileLayout) -> TileLayout:
-    """Return the layout whose blocks take a tile with all warps, a row per lane group."""
+    """Return the layout in which all warps of a block take a tile together, a row per lane group."""
     return layout._replace(turns=layout.warps, warps_per_tile=layout.warps)
 
 
 def blocks_for(n1: int, layout: TileLayout, resident: int) -> int:
-    """Return the number of blocks for n1 rows on a GPU that holds so many at a time."""
+    """Return the number of blocks for n1 rows. resident: how many blocks the GPU holds at a time."""
     blocks = -(-n1 // (layout.rows * layout.tiles_at_once))
     return 1 if blocks <= ALONE[layout.lanes == WARP] else min(resident, blocks)
 
 
 def row_chains_of(layout: TileLayout) -> Chains:
-    """Return the chains along a row: a lane's elements, then the levels over its lanes."""
+    """Return the chains along a row: a lane's elements, then the levels over the row's lanes."""
     return Chains(layout.elements, (layout.lanes - 1).bit_length())
 
 
 def column_chains_of(n1: int, layout: TileLayout, blocks: int, parts: int) -> Chains:
-    """Return the chains over n1 rows, done by so many blocks, that leave up to so many rows of partial sums."""
-    # a lane group's rows, the block's warps, the final sums, and a division by gamma
+    """Return the chains over n1 rows, which `blocks` blocks add up to at most `parts` rows of partial sums."""
     tiles = -(-n1 // layout.rows)
     rows = -(-tiles // (blocks * layout.tiles_at_once)) * layout.turns_per_warp
     levels = (layout.groups - 1).bit_length() + 2  # over the lane groups, and in the final sums
+    # a lane group's rows, the block's warps, the final sums, and a division by gamma
     return Chains(rows + layout.warps + final_sums.terms(parts) + 1, levels)
 
 
@@ -122,8 +123,8 @@ def layouts(n2: int) -> list[TileLayout]:
 
 
 def column_chains(n1: int, n2: int) -> list[Chains]:
-    """Return the chains over rows, on any GPU, of every layout."""
-    processors = final_sums.PROCESSORS
+    """Return the chains over rows of every layout, on any GPU."""
+    processors = final_sums.PROCESSORS  # each holds 1 to 8 blocks at a time
     return [
         column_chains_of(n1, one, *(blocks_for(n1, one, resident) for resident in (processors, 8 * processors)))
         for one in layouts(n2)

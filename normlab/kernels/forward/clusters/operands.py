@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Memory(NamedTuple):
-    """The block's shared memory: its part of the row and of the parameters, and the exchange buffer; a thread's `kept`.
+    """The block's shared memory (its part of row and parameters, the exchange buffer), and the thread's `kept`.
 
     held, parameters and words are the same dynamic shared memory: bits of x, bits of a parameter, and words of 32 bits.
     """
@@ -40,7 +40,7 @@ class Place(NamedTuple):
     extent: Any  # n2, or (elements of the row before, n2), as `stages.grouped.group_size` takes it
     left: Any  # columns from the first one on to the row's end
     begin: Any  # the index of the first one in the matrix
-    limit: Any  # a vector less than so many elements after the first touches the row and ends inside the matrix
+    limit: Any  # a vector that begins less than `limit` elements after the first touches the row and ends in the matrix
     inner: Any  # True if all elements of all vectors of the warp are the row's
 
 

@@ -4,9 +4,9 @@
     second pass   normalise and store, once the row's sums are known
 
 Each pass takes one vector after another: from registers, which hold the thread's part of the row as it lies in memory,
-if `ClusterLayout.kept`; else from shared memory again. What a pass does with a vector is built twice: `inner`, without
-conditions, for threads whose vectors all lie inside the row, and with conditions for the threads at the row's ends
-(`edges.for_each_vector`). `operands` says what is in memory, share, place and row.
+if `ClusterLayout.kept`; else from shared memory again. Where a row may begin in the middle of a vector, a pass's code
+for one vector is built twice: with conditions for threads at the row's ends, and without for all others (`inner`,
+`edges.for_each_vector`). `operands` says what is in memory, share, place and row.
 """
 
 from functools import cache
@@ -57,7 +57,7 @@ def first_pass(layout: ClusterLayout, dtype: Any) -> Any:
     @cuda.jit(device=True)
     def pass_1(values, memory, x, share, place, phase, mean):
         exchange = memory.exchange
-        sums = cuda.local.array(1, dtype)
+        sums = cuda.local.array(1, dtype)  # an array, because the steps cannot change a number of their caller
         center = cast(0, exchange)  # RMSNorm: the squares are of the values themselves
         if mean is not None:
             sums[0] = cast(0, exchange)
