@@ -32,7 +32,7 @@ from normlab.sim.machine.memory import (
     SharedMemory,
     check_local,
 )
-from normlab.sim.vectorised import accesses, atomics, functions, warps
+from normlab.sim.vectorised import accesses, atomics, functions, values, warps
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth
 from normlab.sim.vectorised.frames import Frame, Inner
 from normlab.sim.vectorised.memory import Array, Record, Records, Walk, contiguous_strides, length_of
@@ -268,7 +268,7 @@ def _position(frame: Frame, axis: str) -> Any:
 def _int64s(frame: Frame, indices: Any) -> Any:
     if isinstance(indices, tuple):
         return tuple(_int64s(frame, one) for one in indices)
-    return functions.call(np.int64, (indices,), frame.width) if varies(indices) else np.int64(indices)
+    return values.lanes_as_int64(indices)
 
 
 register_lanes(int64s, _int64s)
