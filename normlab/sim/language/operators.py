@@ -36,8 +36,8 @@ TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
 BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
 
 
-def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None:
-    container[index] = operation(container[index], value)
+def _update_item(container: Any, index: Any, old: Any, operation: Any, value: Any) -> None:
+    container[index] = operation(old, value)
 
 
 def _bit_count(value: Any) -> Any:
@@ -298,8 +298,17 @@ class SafeOperators(ast.NodeTransformer):
         if isinstance(target, ast.Subscript) and not any(
             isinstance(part, ast.Slice) for part in ast.walk(target.slice)
         ):
-            # A function's arguments are evaluated once, so `a[f()] /= b` calls f once as Python's own update does.
-            update = _call(_name("item"), target.value, target.slice, _function(node.op), node.value)
+            # As in Python's own update, `a[f()] /= b` calls f once, and loads the element before it computes b.
+            container, place = PREFIX + "container", PREFIX + "index"
+            old = ast.Subscript(ast.Name(container, ast.Load()), ast.Name(place, ast.Load()), ast.Load())
+            update = _call(
+                _name("item"),
+                ast.NamedExpr(ast.Name(container, ast.Store()), target.value),
+                ast.NamedExpr(ast.Name(place, ast.Store()), target.slice),
+                ast.copy_location(old, target),
+                _function(node.op),
+                node.value,
+            )
             return ast.copy_location(ast.Expr(update), node)
         return node
 
