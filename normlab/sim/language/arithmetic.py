@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from normlab.sim.language.fused import fma64, narrow_fma
-from normlab.sim.language.integers import INTEGER_CASTS, Boolean, NarrowInteger, is_unsigned, meet_in_float
+from normlab.sim.language.integers import INTEGER_CASTS, Boolean, NarrowInteger, as_int64, is_unsigned, meet_in_float
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
@@ -209,8 +209,8 @@ def to_nearest(value: Any, digits: int | None = None) -> Any:
 
 
 def int64s(indices: Any) -> Any:
-    """Return an index as an np.int64, or a tuple of indices as one of np.int64."""
-    return tuple(map(np.int64, indices)) if isinstance(indices, tuple) else np.int64(indices)
+    """Return an index as an np.int64, or a tuple of indices as one of np.int64; a record's field `shape` as it is."""
+    return tuple(map(as_int64, indices)) if isinstance(indices, tuple) else as_int64(indices)
 
 
 def to_int(value: Any = 0) -> Any:
@@ -230,7 +230,7 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
             return builtin(a, b)
         if not isinstance(a, FLOATS) and not isinstance(b, FLOATS):
             if is_unsigned(a) == is_unsigned(b):
-                return builtin(a, b)
+                return as_int64(builtin(a, b))
             if not meet_in_float(a, b):
                 return INTEGER_CASTS["int64"](builtin(a, b))
             a, b = np.float64(a), np.float64(b)
@@ -255,7 +255,7 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
 
 def sum_up(values: Any, start: Any = 0) -> Any:
     """Return `sum(values, start)`: what is added to has one type from the start on, that of the sum, as in Numba."""
-    values = tuple(values)
+    values, start = tuple(map(as_int64, values)), as_int64(start)
     total = reduce(operator.add, values, start)
     # An integer to which a float is added last is a float to which integers are added: it neither wraps nor has a sign.
     return reduce(operator.add, values, type(total)(start)) if isinstance(total, np.inexact) else total
@@ -263,8 +263,7 @@ def sum_up(values: Any, start: Any = 0) -> Any:
 
 def divide_with_remainder(a: Any, b: Any) -> tuple[Any, Any]:
     """Return `divmod(a, b)`: of a uint64 and a signed integer two float64, where `//` and `%` give int64."""
-    if meet_in_float(a, b):
-        a, b = np.float64(a), np.float64(b)
+    a, b = (np.float64(a), np.float64(b)) if meet_in_float(a, b) else (as_int64(a), as_int64(b))
     return floor_divide(a, b), modulo(a, b)
 
 

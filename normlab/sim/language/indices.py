@@ -1,8 +1,8 @@
-"""Find the indices among a kernel's variables: integers that stay Python's, because they are fast and cannot overflow.
+"""Find the indices among a kernel's variables: integers that stay Python's, because they are fast and do not overflow.
 
 `operators.py` gives every other integer its 64 bits. An index is made of thread and block indices, extents, loop
 counters of `range` and literals, by operators that do not feed a variable back into itself, except to shrink it as in
-`half //= 2`.
+`half //= 2`. A product of too many of these, such as a hash, is no index: it wraps at 64 bits.
 """
 
 import ast
@@ -10,41 +10,68 @@ from collections.abc import Iterator
 
 AXES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 COUNTS = ("size", "ndim", "laneid", "warpsize")
-# A power or a shift of indices may leave 64 bits within one operation, so its result is no index.
-GROWING = (ast.Pow, ast.Div, ast.LShift, ast.MatMult)
+# The extents of a product bound each other: it counts an array's elements. So each has only these bits in `bits_of`,
+# and five of them, or a thread's index times a literal of 31 bits, are an index.
+BITS, MOST_BITS = 7, 38
 # Operators that may feed a variable back into itself: none of them makes it larger.
 SHRINKING = (ast.FloorDiv, ast.RShift, ast.Mod, ast.BitAnd)
 
 
-def is_index(node: ast.expr, names: set[str]) -> bool:
-    """Return whether `node` is an index, given the names of those variables that are."""
+def is_index(node: ast.expr, names: dict[str, int]) -> bool:
+    """Return whether `node` is an index, given the bits of those variables that are."""
+    return bits_of(node, names) is not None
+
+
+def bits_of(node: ast.expr, names: dict[str, int]) -> int | None:
+    """Return about how many bits an index has; None if `node` is no index."""
     match node:
         case ast.Constant(value):
             # Two literals below 2**62 add up to less than 2**63. `type` and not isinstance: True is an int, too.
-            return type(value) is int and value < 1 << 62
+            return value.bit_length() if type(value) is int and value < 1 << 62 else None
         case ast.Name(name):
-            return name in names
+            return names.get(name)
+        case ast.UnaryOp(ast.USub() | ast.UAdd() | ast.Invert(), operand):
+            return bits_of(operand, names)
         case ast.BinOp(left, operation, right):
-            return not isinstance(operation, GROWING) and is_index(left, names) and is_index(right, names)
+            return _bits_after(operation, left, right, names)
+        case ast.IfExp(_, chosen, other):
+            return bits_of(ast.BoolOp(ast.Or(), [chosen, other]), names)  # either one, as of `a or b`
+        case ast.BoolOp(_, operands) | ast.Call(ast.Name("min" | "max" | "abs"), operands):
+            bits = [bits_of(operand, names) for operand in operands]
+            return None if None in bits else max(bits)  # type: ignore[type-var]
         case ast.Attribute(value, "x" | "y" | "z"):
             # `cuda.threadIdx.x`, and `threadIdx.x` after `from numba.cuda import threadIdx`.
-            return (value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")) in AXES
+            named = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+            return BITS if named in AXES else None
         case ast.Attribute(_, name):
-            return name in COUNTS
-        # The extent of an array fits into memory, so it is far below 2**62.
-        case ast.Subscript(ast.Attribute(_, "shape")):
-            return True
-        case ast.Call(ast.Attribute(_, "grid" | "gridsize")):
-            return True
+            return BITS if name in COUNTS else None
+        case ast.Subscript(ast.Attribute(_, "shape")) | ast.Call(ast.Attribute(_, "grid" | "gridsize")):
+            return BITS
         case ast.Call(ast.Name("len")):
-            return True
-        case ast.Call(ast.Name("min" | "max"), arguments):
-            return all(is_index(argument, names) for argument in arguments)
-    return False
+            return BITS
+    return None
 
 
-def index_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
-    """Return the names of the variables of `function` that are never anything but an index."""
+def _bits_after(operation: ast.operator, left: ast.expr, right: ast.expr, names: dict[str, int]) -> int | None:
+    """Return about how many bits the result of an operator has; None if it is no index."""
+    one, other = bits_of(left, names), bits_of(right, names)
+    if one is None or other is None:
+        return None
+    match operation, right:
+        case ast.Mult(), _:
+            bits = one + other
+        case ast.LShift(), ast.Constant(int(count)):
+            bits = one + count
+        # A power, and a shift by what is no literal, may leave 64 bits.
+        case ast.Pow() | ast.Div() | ast.LShift() | ast.MatMult(), _:
+            return None
+        case _:
+            return max(one, other)
+    return bits if bits <= MOST_BITS else None
+
+
+def index_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> dict[str, int]:
+    """Return the variables of `function` that are never anything but an index, with the bits of each."""
     arguments = function.args
     # What a caller passes, or another scope assigns, may be anything.
     never = {a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
@@ -60,20 +87,19 @@ def index_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -
                     bound.setdefault(name, []).append(value)
                 else:
                     never.add(name)
-            # A counter of range is an index whatever range is given: it stops at an int64.
-            case ast.For(ast.Name(name), ast.Call(ast.Name("range"))):
-                bound.setdefault(name, [])
+            case ast.For(target, iterable):
+                _bind_turns(target, iterable, bound, never)
             case ast.Global(names) | ast.Nonlocal(names):
                 never.update(names)
-            case ast.For(target) | ast.comprehension(target) | ast.NamedExpr(target) | ast.AnnAssign(target):
-                # Elements of anything else that is iterated over may be of any type.
-                never.update(part.id for part in ast.walk(target) if isinstance(part, ast.Name))
-    found: set[str] = set()
+            case ast.comprehension(target) | ast.NamedExpr(target) | ast.AnnAssign(target):
+                never.update(_names_in(target))
+    found: dict[str, int] = {}
     while True:  # from nothing upwards, so that a variable made of itself is never found
         more = {
-            name
+            # A counter is made of no expression.
+            name: max((bits_of(value, found) or 0 for value in values), default=BITS)
             for name, values in bound.items()
-            if name not in never | found and all(is_index(value, found) for value in values)
+            if name not in never and name not in found and all(is_index(value, found) for value in values)
         }
         if not more:
             return found
@@ -97,6 +123,29 @@ def _bind(target: ast.expr, value: ast.expr, bound: dict[str, list[ast.expr]], n
                     bound.setdefault(part.id, [])
                 else:
                     never.add(part.id)
+
+
+def _bind_turns(target: ast.expr, iterable: ast.expr, bound: dict[str, list[ast.expr]], never: set[str]) -> None:
+    """Note what a loop gives the names in its `target`."""
+    match target, iterable:
+        # A counter of range is an index whatever range is given: it stops at an int64.
+        case ast.Name(name), ast.Call(ast.Name("range")):
+            bound.setdefault(name, [])
+        case ast.Tuple([ast.Name(name), entry]), ast.Call(ast.Name("enumerate"), [sequence, *_]):
+            bound.setdefault(name, [])
+            _bind_turns(entry, sequence, bound, never)
+        case ast.Tuple(targets), ast.Call(ast.Name("zip"), parts) if len(targets) == len(parts):
+            for one, part in zip(targets, parts, strict=True):
+                _bind_turns(one, part, bound, never)
+        case _, ast.Tuple(entries):
+            for entry in entries:
+                _bind(target, entry, bound, never)
+        case _:  # elements of anything else may be of any type
+            never.update(_names_in(target))
+
+
+def _names_in(target: ast.expr) -> Iterator[str]:
+    return (part.id for part in ast.walk(target) if isinstance(part, ast.Name))
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

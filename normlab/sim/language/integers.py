@@ -134,6 +134,11 @@ def as_boolean(value: Any) -> Any:
     return value
 
 
+def as_int64(value: Any) -> Any:
+    """Return a Python int, such as an index, as an int64, any other value as it is."""
+    return np.int64(value) if type(value) is int else value
+
+
 def _bitwise_of_bools(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def method(self: Boolean, other: Any) -> Any:
         result = operation(np.int64(self), other)

@@ -13,7 +13,6 @@ replaced.
 """
 
 import ast
-import operator
 from functools import lru_cache
 from types import CodeType
 from typing import Any, cast
@@ -24,6 +23,7 @@ from normlab.sim.language.arithmetic import OPERATORS, int64s
 from normlab.sim.language.functions import popc
 from normlab.sim.language.indices import boolean_names, index_names, is_boolean, is_index
 from normlab.sim.language.integers import adopt_scalar, as_boolean
+from normlab.sim.language.literals import constant_int, is_folded, is_literal
 from normlab.sim.language.source import definitions_in, first_line, functions_in, parsing, source_of
 from normlab.sim.language.variables import CAST_GLOBALS, FunctionTypes, Types, VariableTypes
 
@@ -33,17 +33,11 @@ PREFIX = "_simulated_"
 INT_MARK = "normlab.sim: an np.int64"
 # The operators whose result's type depends on both operands: there a Python int would take the other operand's type.
 TYPED = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow)
-FOLDED: dict[type[ast.operator], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-}
+BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
 
 
-def _update_item(container: Any, index: Any, operation: Any, value: Any) -> None:
-    container[index] = operation(container[index], value)
+def _update_item(container: Any, index: Any, old: Any, operation: Any, value: Any) -> None:
+    container[index] = operation(old, value)
 
 
 def _bit_count(value: Any) -> Any:
@@ -166,7 +160,7 @@ class SafeOperators(ast.NodeTransformer):
 
     def __init__(self) -> None:
         """Start outside of any function."""
-        self._indices: set[str] = set()  # the function's variables that are never anything but an index
+        self._indices: dict[str, int] = {}  # the function's variables that are never anything but an index (indices.py)
         self._booleans: set[str] = set()  # its variables that hold the result of a comparison at some place
         self._in_index = False  # inside the brackets of a subscript, or of range: only integers are there
 
@@ -191,6 +185,8 @@ class SafeOperators(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         """Visit the brackets of a subscript as an index."""
+        if isinstance(node.value, ast.Tuple):
+            node.value = self._typed(node.value)
         node.value = self._visit_with(False, node.value)
         node.slice = self._visit_with(True, node.slice)
         return node
@@ -212,11 +208,14 @@ class SafeOperators(ast.NodeTransformer):
         if leaves and is_boolean(node, self._booleans):
             return ast.copy_location(_call(_name("bool"), node), node)
         # A literal becomes a constant of the code object, so it costs no call when the kernel runs.
-        if (value := _constant_int(node)) is not None:
+        if (value := constant_int(node)) is not None:
             return ast.copy_location(ast.Constant(cast(Any, frozenset((INT_MARK, value)))), node)
-        if not is_index(node, self._indices):
-            return node
-        return ast.copy_location(_call(_name("int64s" if _of_several_axes(node) else "int64"), node), node)
+        several = _of_several_axes(node)
+        if several or is_index(node, self._indices):
+            return ast.copy_location(_call(_name("int64s" if several else "int64"), node), node)
+        if isinstance(node, ast.BoolOp):
+            node.values = [self._typed(part, leaves) for part in node.values]
+        return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         """Turn s = 0 into s = np.int64(0), unless s is only ever an index."""
@@ -226,6 +225,20 @@ class SafeOperators(ast.NodeTransformer):
             name.id in self._indices for name in names
         ):
             node.value = self._typed(node.value)
+        return self.generic_visit(node)
+
+    def _visit_named(self, node: Any) -> ast.AST:
+        """Turn (s := 0) into (s := np.int64(0)), and s: int = 0 likewise: such a variable is never an index."""
+        node.value = self._typed(node.value)
+        return self.generic_visit(node)
+
+    visit_NamedExpr = visit_AnnAssign = _visit_named  # noqa: N815
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        """Turn for s in (1, x) into for s in (np.int64(1), x), unless s is only ever an index."""
+        names = [part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)]
+        if isinstance(node.iter, ast.Tuple) and not all(name in self._indices for name in names):
+            node.iter = self._typed(node.iter)
         return self.generic_visit(node)
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
@@ -242,20 +255,27 @@ class SafeOperators(ast.NodeTransformer):
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         """Turn a / b into _simulated_Div(a, b), and x + 1 into x + np.int64(1)."""
-        harmless = _harmless(node.op, node.left, node.right)
+        operands = node.left, node.right
+        harmless = _harmless(node.op, *operands)
         if harmless and isinstance(node.op, ast.Pow):  # Python folds the literals into one constant
             return node
-        # Among indices Python's own ints are exact and three times as fast.
-        indices = is_index(node.left, self._indices) and is_index(node.right, self._indices)
-        booleans = all(is_boolean(operand, self._booleans) for operand in (node.left, node.right))
+        # Among indices Python's own ints are exact, as long as the result is an index, and three times as fast.
+        indices = all(is_index(operand, self._indices) for operand in operands)
+        wraps = indices and isinstance(node.op, (ast.Mult, ast.LShift)) and not is_index(node, self._indices)
+        booleans = all(is_boolean(operand, self._booleans) for operand in operands)
         if booleans and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
             # NumPy's bools do not add up as integers; with one of them a `Boolean`, they do.
             node.left = ast.copy_location(_call(_name("bool"), node.left), node)
-        if not indices and _constant_int(node) is None:
-            if isinstance(node.op, TYPED):
+        if (wraps or not indices) and constant_int(node) is None:
+            # Inside brackets, too, where all other indices stay Python's.
+            outer, self._in_index = self._in_index, self._in_index and not wraps
+            literals = [one for one in operands if constant_int(one) is not None]
+            # Of bit operations only that with a literal, which may be too large for an index.
+            if isinstance(node.op, TYPED) or (isinstance(node.op, BITWISE) and len(literals) == 1):
                 node.left, node.right = self._typed(node.left), self._typed(node.right)
             elif isinstance(node.op, ast.LShift):  # the left operand alone decides the type of a shift
                 node.left = self._typed(node.left)
+            self._in_index = outer
         self.generic_visit(node)
         if harmless:
             return node
@@ -278,8 +298,17 @@ class SafeOperators(ast.NodeTransformer):
         if isinstance(target, ast.Subscript) and not any(
             isinstance(part, ast.Slice) for part in ast.walk(target.slice)
         ):
-            # A function's arguments are evaluated once, so `a[f()] /= b` calls f once as Python's own update does.
-            update = _call(_name("item"), target.value, target.slice, _function(node.op), node.value)
+            # As in Python's own update, `a[f()] /= b` calls f once, and loads the element before it computes b.
+            container, place = PREFIX + "container", PREFIX + "index"
+            old = ast.Subscript(ast.Name(container, ast.Load()), ast.Name(place, ast.Load()), ast.Load())
+            update = _call(
+                _name("item"),
+                ast.NamedExpr(ast.Name(container, ast.Store()), target.value),
+                ast.NamedExpr(ast.Name(place, ast.Store()), target.slice),
+                ast.copy_location(old, target),
+                _function(node.op),
+                node.value,
+            )
             return ast.copy_location(ast.Expr(update), node)
         return node
 
@@ -303,8 +332,10 @@ class SafeOperators(ast.NodeTransformer):
 
 
 def _of_several_axes(node: ast.expr) -> bool:
-    """Return whether an index may be a tuple of indices: `cuda.grid(2)`, unlike `cuda.grid(1)`."""
+    """Return whether `node` is, or may be, a tuple of indices: `x.shape` or `cuda.grid(2)`, unlike `cuda.grid(1)`."""
     match node:
+        case ast.Attribute(_, "shape"):
+            return True
         case ast.Call(ast.Attribute(_, "grid" | "gridsize"), [ast.Constant(1)]):
             return False
         case ast.Call(ast.Attribute(_, "grid" | "gridsize")):
@@ -329,52 +360,19 @@ def _harmless(operation: ast.operator, left: ast.expr | None, right: ast.expr) -
     match operation:
         case ast.Div():
             # A float literal is an np.float64 in the code, and its division by 0 gives inf without an error.
-            return _literal(left, float) or _literal(right, float)
+            return is_literal(left, float) or is_literal(right, float)
         case ast.FloorDiv() | ast.Mod():
             # Only a divisor of 0 raises.
-            return _literal(right, int) and ast.literal_eval(right) != 0
+            return is_literal(right, int) and ast.literal_eval(right) != 0
         case ast.Pow():
             # Python computes `2 ** 10` while it compiles; no power is left when the kernel runs.
-            return left is not None and _folded(left, right)
+            return left is not None and is_folded(left, right)
         case ast.LShift() | ast.RShift():
-            return _literal(right, int)
+            return is_literal(right, int)
         case ast.BitAnd() | ast.BitOr() | ast.BitXor():
-            return _literal(left, int) or _literal(right, int)
+            return is_literal(left, int) or is_literal(right, int)
         case _:
             return type(operation).__name__ not in OPERATORS
-
-
-def _constant_int(node: ast.expr | None, whole: bool = True) -> int | None:
-    """Return the value of an integer that Python itself computes from literals, such as -1 or 2**64 - 1, else None.
-
-    A part of it, which is not the `whole`, may have any size: no integer of the device holds 2**64.
-    """
-    value = None
-    match node:
-        case ast.Constant(constant) if type(constant) is int:
-            value = constant
-        case ast.UnaryOp(ast.USub(), operand) if (part := _constant_int(operand, False)) is not None:
-            value = -part
-        case ast.BinOp(left, operation, right) if type(operation) in FOLDED:
-            one, other = _constant_int(left, False), _constant_int(right, False)
-            # Python folds up to 128 bits, and 2**10**9 would be an int of a billion bits.
-            large = isinstance(operation, (ast.Pow, ast.LShift)) and not 0 <= (other or 0) <= 64
-            value = None if one is None or other is None or large else FOLDED[type(operation)](one, other)
-    return value if value is None or not whole or -(1 << 63) <= value < 1 << 64 else None
-
-
-def _folded(base: ast.expr, exponent: ast.expr) -> bool:
-    """Return whether both are literals and their power is a real number: Python computes it before a kernel runs."""
-    try:
-        return isinstance(ast.literal_eval(base) ** ast.literal_eval(exponent), (int, float))
-    except (ValueError, TypeError, ArithmeticError):
-        return False
-
-
-def _literal(node: ast.expr | None, kind: type) -> bool:
-    """Return whether `node` is a literal of `kind`; an int must fit into an int64."""
-    value = node.value if isinstance(node, ast.Constant) else None
-    return type(value) is kind and not (isinstance(value, int) and value >= 1 << 63)
 
 
 def _with_typed_numbers(code: CodeType) -> CodeType:

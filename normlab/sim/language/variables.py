@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-
-from normlab.sim.language.integers import INTEGER_CASTS, TYPES, Boolean
+from normlab.sim.language.integers import INTEGER_CASTS, TYPES, Boolean, as_int64
 from normlab.sim.language.source import first_line
 
 CAST = "_simulated_as_"  # the kernel's globals: _simulated_as_float64 and others
@@ -70,13 +68,8 @@ def _cast_to(name: str) -> Callable[[Any], Any]:
     return cast
 
 
-def _integer(value: Any) -> Any:
-    """Return a Python int as an int64, any other value as it is."""
-    return np.int64(value) if type(value) is int else value
-
-
 NAMES = ("bool", *INTEGER_CASTS, "float16", "float32", "float64", "bfloat16", "complex64", "complex128")
-CAST_GLOBALS = {CAST + name: _cast_to(name) for name in NAMES} | {AS_INTEGER: _integer}
+CAST_GLOBALS = {CAST + name: _cast_to(name) for name in NAMES} | {AS_INTEGER: as_int64}
 
 
 class VariableTypes(ast.NodeTransformer):

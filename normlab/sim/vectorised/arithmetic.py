@@ -25,6 +25,7 @@ from normlab.sim.vectorised.values import (
     Vector,
     collect,
     kind_of,
+    lanes_as_int64,
     merge,
     scalars,
     take,
@@ -243,6 +244,8 @@ def _ends(value: Any) -> tuple[int, int]:
 
 def _bounds_after(function: Callable, a: Any, b: Any) -> tuple[int | None, int | None]:
     """Return bounds of a result of Python ints; raises NotVectorisedError where they leave 64 bits."""
+    if function is np.left_shift and type(b) is int:
+        function, b = np.multiply, 1 << b
     if function in (np.add, np.subtract, np.multiply):
         for attempt in range(2):
             low, high = _bounds_of(function, *_ends(a), *_ends(b))
@@ -348,7 +351,7 @@ def alternatives(arguments: tuple, width: int) -> Iterator[tuple[np.ndarray, lis
         yield places, [take(argument, places) for argument in arguments]
 
 
-# Integers of which `max` and `min` give either operand, with its type: two of the signed ones, or two of the others.
+# Integers of which `max` and `min` give either operand, an index as an int64: two of the signed ones, or of the others.
 INDICES = int, np.int64, *(kind for kind in NARROW.values() if not kind.unsigned)
 UNSIGNED = Unsigned64, *(kind for kind in NARROW.values() if kind.unsigned)
 
@@ -380,7 +383,7 @@ def extreme(builtin: Callable) -> Callable:
             (low, high), (other_low, other_high) = _ends(a), _ends(b)
             return Vector(int, data, builtin(low, other_low), builtin(high, other_high))
         if any(one in kinds and other in kinds for kinds in (INDICES, UNSIGNED)):
-            return _either(beyond, a, b, width)
+            return _either(beyond, lanes_as_int64(a), lanes_as_int64(b), width)
         if one not in (np.float32, np.float64) or other not in (np.float32, np.float64):
             return lane_by_lane(scalar, (a, b), width)
         kind = np.result_type(one, other).type

@@ -32,7 +32,7 @@ from normlab.sim.machine.memory import (
     SharedMemory,
     check_local,
 )
-from normlab.sim.vectorised import accesses, atomics, functions, warps
+from normlab.sim.vectorised import accesses, atomics, functions, values, warps
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, truth
 from normlab.sim.vectorised.frames import Frame, Inner
 from normlab.sim.vectorised.memory import Array, Record, Records, Walk, contiguous_strides, length_of
@@ -87,7 +87,7 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
         raise NotVectorisedError(f"of the attribute {name!r} of a number that varies")
     # The rest is the host's, and so the same for all lanes: a module's name, `cuda.blockDim`, a tuple's field.
     found = getattr(value, name)
-    return frame.lanes.machine.launch.array(found, ("outer", name)) if isinstance(found, np.ndarray) else found
+    return frame.lanes.machine.outer(found, name) if isinstance(found, np.ndarray) else found
 
 
 def _part_of_complex(name: str, value: Any, width: int) -> Any:
@@ -268,7 +268,7 @@ def _position(frame: Frame, axis: str) -> Any:
 def _int64s(frame: Frame, indices: Any) -> Any:
     if isinstance(indices, tuple):
         return tuple(_int64s(frame, one) for one in indices)
-    return functions.call(np.int64, (indices,), frame.width) if varies(indices) else np.int64(indices)
+    return values.lanes_as_int64(indices)
 
 
 register_lanes(int64s, _int64s)
@@ -376,7 +376,6 @@ METHODS: dict[type, dict[str, Callable]] = {
     Cuda: {
         "grid": _grid,
         "gridsize": _gridsize,
-        "_per_axis": _gridsize,
         "syncthreads": lambda site: site.frame.lanes.machine.barrier(site.frame),
         **{name: _vote_of_block(name) for name in ("syncthreads_count", "syncthreads_and", "syncthreads_or")},
         **{name: _shuffle(name) for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},

@@ -30,7 +30,7 @@ from normlab.sim.language.variables import AS_INTEGER, CAST, CAST_GLOBALS, NAMES
 from normlab.sim.vectorised.arithmetic import binary, by_alternatives, extreme, lane_by_lane, trusted
 from normlab.sim.vectorised.casts import to_integer, to_scalar_type
 from normlab.sim.vectorised.refusal import NotVectorisedError
-from normlab.sim.vectorised.values import COMPLEX, HOLDERS, SIGNED, Mixed, Vector, kind_of, varies
+from normlab.sim.vectorised.values import COMPLEX, HOLDERS, SIGNED, Mixed, Vector, kind_of, lanes_as_int64, varies
 
 # Of one argument, NumPy's function under the name of math's or under its own.
 ONE_ARGUMENT = {
@@ -159,11 +159,6 @@ def _to_variable_type(name: str) -> Callable:
     return lambda value, width: value if value.kind is holder else call(kind, (value,), width)
 
 
-def _index_as_integer(value: Any, width: int) -> Any:
-    """Return Python ints as int64, anything else as it is."""
-    return to_scalar_type(np.int64, value, width) if value.kind is int else value
-
-
 def _as_boolean(value: Any, width: int) -> Any:
     """Return bools as the scheduler's `Boolean`, anything else as it is."""
     return Vector(Boolean, value.data.astype(np.int64)) if value.kind in BOOLS else value
@@ -190,7 +185,7 @@ VECTORISED: dict[int, Callable] = {
     id(popc): _popc,
     id(abs): _abs,
     id(to_complex): _complex,
-    id(CAST_GLOBALS[AS_INTEGER]): _index_as_integer,
+    id(CAST_GLOBALS[AS_INTEGER]): lambda value, width: lanes_as_int64(value),
     id(as_boolean): _as_boolean,
     **{id(CAST_GLOBALS[CAST + name]): _to_variable_type(name) for name in NAMES},
     # A power of an integer is a chain of multiplications, and is called lane by lane (PURE).

@@ -79,6 +79,9 @@ class Launched:
                 # `data` is a flat stretch of memory, so its dtype, length and address identify it.
                 if (held.dtype, held.size, _address(held)) == (own.dtype, own.size, _address(own)):
                     made.store = other.store
+            # A kernel may name an array from outside after it has stored into another (see `Store.before_store`).
+            if any(one.backup is not None for one in self.overlapping(made.store)):
+                raise NotVectorisedError("an array from outside shares memory with one that the kernel has written")
             if self.proof is not None and made.store.written is None:
                 self.proof.adopted(made.store)
             self.arrays[place] = made
@@ -118,16 +121,17 @@ class Launched:
         """Whether all blocks may run together."""
         return self.blocks * self.threads <= MOST_THREADS
 
-    def overlapping(self, store: Store) -> bool:
-        """Return whether another store has memory in common with this one."""
+    def overlapping(self, store: Store) -> list[Store]:
+        """Return the other stores that have memory in common with this one."""
         # Only the bounds of both are compared. A false alarm costs the scheduler's time, and no result. Fields of the
         # same records lie between each other and have no element in common.
-        return any(
-            other.store is not store
+        return [
+            other.store
+            for other in self.arrays.values()
+            if other.store is not store
             and np.may_share_memory(other.store.original, store.original)
             and (store.records is None or store.records != other.store.records)
-            for other in self.arrays.values()
-        )
+        ]
 
     def finish(self) -> None:
         """End the launch."""
@@ -270,6 +274,17 @@ class Machine:
     def local(self, shape: tuple[int, ...], dtype: np.dtype) -> Array | Records:
         """Return a new local array of every lane."""
         return self._made(shape, dtype, partial(local_array, self.size))
+
+    def outer(self, array: np.ndarray, name: str) -> Any:
+        """Return an array that the kernel names from outside, and perhaps meets only now."""
+        # The launch knows arrays by their memory: one that is an argument, too, has one store under both names.
+        made = self.launch.array(array, ("outer", name))
+        for part in parts_of(made):
+            store = part.store
+            # Two arrays may have one name. What has been read unrecorded begins anew at its first store.
+            if store.accesses is None and not store.was_read and store.key in self.launch.recorded:
+                self.record(store)
+        return made
 
     def record(self, store: Store) -> None:
         """Record the accesses to a store from now on."""

@@ -64,10 +64,9 @@ class Store:
             if machine.launch.overlapping(self):
                 raise NotVectorisedError("the kernel writes to an array that shares memory with another argument")
             if self.accesses is None:
-                if self.key not in machine.launch.recorded:
-                    machine.launch.recorded.add(self.key)  # from the next chunk, or attempt, on
-                    if self.was_read or machine.launch.proof is not None:  # an earlier chunk may have read it
-                        raise RestartError
+                machine.launch.recorded.add(self.key)  # from the next chunk, or attempt, on
+                if self.was_read or machine.launch.proof is not None:  # an earlier chunk may have read it
+                    raise RestartError
                 machine.record(self)
             self.backup = self.original.copy()
 

@@ -74,8 +74,7 @@ class Call:
             value = self._builtins[name]
         else:
             raise NotVectorisedError(f"{name!r} is not defined")
-        # The launch knows arrays by their memory: one that is an argument, too, has one store under both names.
-        return self.machine.launch.array(value, ("outer", name)) if isinstance(value, np.ndarray) else value
+        return self.machine.outer(value, name) if isinstance(value, np.ndarray) else value
 
     def defined(self, node: ast.FunctionDef | ast.Lambda, name: str) -> Inner:
         """Return a function that this one defines inside itself."""

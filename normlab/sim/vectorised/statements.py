@@ -150,9 +150,11 @@ def _update_item(frame: Frame, node: ast.expr, array: Any, key: Any, operation: 
 
 
 def _expression(node: ast.Expr) -> Statement:
-    # `a[i] /= b` has become a call of one function that loads, divides and stores (language/operators.py).
+    # `a[i] /= b` has become a call of a function that divides and stores (language/operators.py).
     match node.value:
-        case ast.Call(func=ast.Name(name), args=[base, index, operation, value]) if name == f"{PREFIX}item":
+        case ast.Call(ast.Name(name), [ast.NamedExpr(_, base), ast.NamedExpr(_, index), _, operation, value]) if (
+            name == f"{PREFIX}item"
+        ):
             array, key, right = (expressions.compiled(part) for part in (base, index, value))
             function = expressions.compiled(operation)
             update = node.value

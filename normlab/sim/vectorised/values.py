@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from normlab.sim.language.integers import NARROW, Boolean, Unsigned64
+from normlab.sim.language.integers import NARROW, Boolean, Unsigned64, as_int64
 from normlab.sim.vectorised.refusal import NotVectorisedError
 
 # Scalar type → the dtype that holds it. A narrow integer (`NARROW`) is held in 64 bits, as in the scheduler's threads.
@@ -122,6 +122,11 @@ def rebuilt(like: tuple, parts: Any) -> Any:
 def kind_of(value: Any) -> type:
     """Return the scalar type of a value."""
     return value.kind if type(value) is Vector else type(value)
+
+
+def lanes_as_int64(value: Any) -> Any:
+    """Return Python ints as int64, anything else as it is."""
+    return Vector(np.int64, value.data) if type(value) is Vector and value.kind is int else as_int64(value)
 
 
 def element(kind: type, data: np.ndarray, lane: int) -> Any:

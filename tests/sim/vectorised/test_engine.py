@@ -247,6 +247,58 @@ def test_two_arguments_that_share_memory_are_left_to_the_scheduler():
     assert (memory == np.arange(64) * 2).all()
 
 
+def accessors(table):
+    """Return device functions that load and store in an array which both call `table`."""
+
+    @cuda.jit(device=True)
+    def loaded(i):
+        return table[i]
+
+    @cuda.jit(device=True)
+    def stored(i, value):
+        table[i] = value
+
+    return loaded, stored
+
+
+def test_a_race_on_an_array_from_outside_is_left_to_the_scheduler():
+    table, other, memory = np.ones(64, np.int64), np.ones(64, np.int64), np.zeros(65, np.int64)
+    behind = memory[1:]
+    (load_table, store_table), (_, store_other) = accessors(table), accessors(other)
+
+    @cuda.jit
+    def neighbour_in_a_closures_array(y):
+        i = cuda.grid(1)
+        y[i] = table[(i + 1) % 64]
+        table[i] = y[i] + 1
+
+    @cuda.jit
+    def another_array_of_the_same_name_is_written_first(y):
+        i = cuda.grid(1)
+        y[i] = load_table((i + 1) % 64)
+        store_other(i, 3)
+        store_table(i, y[i] + 1)
+
+    @cuda.jit
+    def an_array_that_overlaps_is_met_late(x, y):
+        i = cuda.grid(1)
+        x[i] = i + 1
+        y[i] = behind[(i + 5) % 64]
+
+    for kernel, given, because in (
+        (neighbour_in_a_closures_array, (), "the same element between two barriers"),
+        (another_array_of_the_same_name_is_written_first, (), "the same element between two barriers"),
+        (an_array_that_overlaps_is_met_late, (memory,), "shares memory with one that the kernel has written"),
+    ):
+        found = []
+        for which in ("auto", "scheduler"):
+            table[:], other[:], memory[:], y = 1, 1, 0, np.zeros(64, np.int64)
+            said = simulate(kernel, engine=which, explain=True)[1, 64](*given, y)
+            found.append((y.tolist(), table.tolist(), memory.tolist()))
+            assert which == "scheduler" or because in said
+        assert found[0] == found[1]
+
+
 def test_views_of_any_strides_are_read_and_written_in_place():
     memory = np.arange(400, dtype=np.float32).reshape(20, 20)
     out = np.zeros((20, 20), np.float32)

@@ -9,7 +9,7 @@ from sim.vectorised.speed import cases
 from sim.vectorised.test_clusters import OUT, RUN, X
 
 from normlab.engine import cluster_arrive, cluster_wait, load_vector, store_vector
-from normlab.sim import trace
+from normlab.sim import simulate, trace
 from normlab.sim.tracing import lanes
 
 CASES = {name: case for name, case in cases(0.05).items() if name != "product"}  # the scheduler's takes 10 s
@@ -256,6 +256,28 @@ def test_a_function_called_at_two_places_has_the_sites_of_both():
 def test_vector_accesses_are_requests_of_their_width():
     x = np.arange(1024, dtype=np.float32)
     assert compared(vectors, (4, 64), x, np.zeros_like(x)) == VECTORISED
+
+
+def test_an_update_loads_its_element_before_it_computes_the_value():
+    @cuda.jit
+    def kernel(x, counts):
+        i = cuda.grid(1)
+        counts[i] ^= cuda.atomic.add(counts, i, 5)
+        x[i] /= x[(i + 32) % 64] + 1
+
+    counts, x = np.arange(64), np.arange(64.0)
+    for which in ("scheduler", "auto"):
+        numbers = counts.copy()
+        simulate(kernel, engine=which)[1, 64](x.copy(), numbers)
+        assert not numbers.any()  # each is its old value, xor the old value again
+
+    @cuda.jit
+    def loads(x, y, out):
+        i = cuda.grid(1)
+        out[i] %= x[i]
+        out[i] //= y[i] * x[i]
+
+    assert compared(loads, (1, 64), X, X + 1, OUT) == VECTORISED
 
 
 def test_two_names_of_one_array_are_two_arrays_of_a_trace():
