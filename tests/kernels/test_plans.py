@@ -423,7 +423,9 @@ def test_neither_kernel_nor_block_of_a_row_depends_on_the_number_of_rows(step, n
         assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize(("n2", "most"), [(1024, 1024), (4096, 1024), (16384, 256), (65536, 64), (50257, 41)])
+@pytest.mark.parametrize(
+    ("n2", "most"), [(1024, 1024), (1001, 640), (4096, 1024), (16384, 256), (65536, 64), (50257, 41)]
+)
 def test_sums_of_few_rows_need_no_second_kernel(n2, most):
     half = Form(BFLOAT16, BFLOAT16)
 
@@ -436,6 +438,21 @@ def test_sums_of_few_rows_need_no_second_kernel(n2, most):
     assert found(2000, half._replace(weighted=False, biased=False)) == alone, "no sums"
     if n2 < 16384:
         assert found(most, device=devices.of((8, 0))) == alone, "it takes no cluster"
+
+
+@pytest.mark.parametrize(
+    ("n2", "dtype", "threads"),  # of blocks that take 40, 200, 400 and 640 rows
+    [
+        (1024, BFLOAT16, (128, 256, 512, 512)),
+        (2048, np.float32, (160, 320, 320, 640)),  # long rows, of 160 threads
+        (1001, BFLOAT16, (256, 512, 512, 512)),  # loaded by elements where columns are added up
+    ],
+)
+def test_blocks_of_few_rows_have_more_warps_for_more_rows(n2, dtype, threads):
+    def first(n1):
+        return launches(BACKWARD["pipelined"], n1, n2, Form(dtype, dtype))[0]
+
+    assert tuple(first(n1).work.threads for n1 in (40, 200, 400, 640)) == threads
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,16 @@ FEW_ROWS = {True: 1024, False: 768}
 FEW_BYTES = 2**23
 FEW_BYTES_AT_OFFSETS = 2**22  # of rows that begin in the middle of a vector
 FEW_BYTES_ALONE = 3 * 2**19  # of 32 bits per element, in blocks that are alone on their multiprocessor
-FEW_THREADS = ((64, 128), (512, 256), (1024, 512))  # (rows at most, threads per block at least)
+# The same for rows that begin in the middle of a vector, which those other blocks load by elements. 1,000 rows of 1,001
+# columns take 15.4 us with them, and 12.0 in the same blocks (LayerNorm of bfloat16, H200).
+FEW_ROWS_AT_OFFSETS = 640
+# (rows at most, threads per block), else MOST_THREADS. A block's warps share the rows whose columns they add up, so
+# more rows want more warps: 500 rows of 768 columns take 6.8 us with 256 threads, 6.0 with 512 (RMSNorm of bfloat16,
+# H200).
+# Blocks that hold long rows find less room on a multiprocessor if they are larger: 300 rows of 2,048 columns of float32
+# take 6.9 us with 256 threads, 8.9 with 512.
+FEW_THREADS, FEW_THREADS_OF_LONG = ((64, 128), (256, 256)), ((64, 128), (512, 256))
+MOST_THREADS, LONG_BYTES = 512, 6144  # bytes of a row
 FEW_WHY = (
     "so few rows have blocks of their own for the columns' sums, and no second kernel: 128 rows of 7,168 columns take "
     "6.5 us instead of 12.0 on an H200 (LayerNorm, bfloat16, in a CUDA graph)"
@@ -99,7 +108,7 @@ def plan(problem: BackwardProblem, device: Device) -> Plan | PersistentPlan | Re
         chosen = layout_for(n2, full, sizes, kind, device, alignments)
     if chosen is None:
         kind = kind_of(problem, width, together)
-        chosen = layout_for(n2, width, sizes, kind, device, alignments=1, third_bytes=third_bytes)
+        chosen = layout_for(n2, width, sizes, kind, device, 1, third_bytes)
     if chosen is None:
         return Refusal(
             f"no table has rows of {n2:,} columns in vectors of {counted(width, 'element')}, or their stages need more "
@@ -200,7 +209,8 @@ def column_chains_of(n1: int, layout: PipelineLayout, clusters: int, parts: int)
 
 def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Device) -> bool:
     """Return True if rows are so few that other blocks of the launch make the parameters' gradients."""
-    if kind.sampled or not (kind.weighted or kind.biased) or n1 > FEW_ROWS[kind.biased]:
+    rows = FEW_ROWS[kind.biased] if layout.alignments == 1 else FEW_ROWS_AT_OFFSETS
+    if kind.sampled or not (kind.weighted or kind.biased) or n1 > rows:
         return False
     held = beside.shared_bytes_of(few_rows_layout(layout, n1), kind)
     most = FEW_BYTES
@@ -213,7 +223,13 @@ def few(layout: PipelineLayout, kind: Kind, n1: int, row_bytes: int, device: Dev
 
 def few_rows_layout(layout: PipelineLayout, n1: int) -> PipelineLayout:
     """Return the layout whose blocks take one row per row group; each row has the threads, and the bits, as before."""
-    threads = next(threads for most, threads in FEW_THREADS if n1 <= most)
+    table = FEW_THREADS
+    if layout.blocks * layout.thread_map.columns * max(layout.saved_bytes, layout.grad_bytes) > LONG_BYTES:
+        table = FEW_THREADS_OF_LONG
+    # A warp loads fewer rows at once if they begin in the middle of a vector, so more warps have to share them: 500
+    # rows of 1,001 columns take 12.5 us with 256 threads, 9.1 with 512 (RMSNorm of bfloat16, H200).
+    rows = n1 if layout.alignments == 1 else 2 * n1
+    threads = next((threads for most, threads in table if rows <= most), MOST_THREADS)
     return layout._replace(rows=-(-threads // layout.thread_map.threads), stages=1, prefetch=0, once=True)
 
 
