@@ -69,17 +69,16 @@ BUSY = 0.9  # of the clusters that the GPU holds, averaged over rounds: take the
 #     float32       24 x 14,560, output       1         11               15
 #                   24 x 42,832, output       4         22               18
 FEW_ROWS = {True: 1024, False: 768}
+# Of rows that begin in the middle of a vector, which those other blocks load by elements. 1,000 rows of 1,001 columns
+# take 15.4 us with them, and 12.0 in the same blocks (LayerNorm of bfloat16, H200).
+FEW_ROWS_AT_OFFSETS = 640
 FEW_BYTES = 2**23
 FEW_BYTES_AT_OFFSETS = 2**22  # of rows that begin in the middle of a vector
 FEW_BYTES_ALONE = 3 * 2**19  # of 32 bits per element, in blocks that are alone on their multiprocessor
-# The same for rows that begin in the middle of a vector, which those other blocks load by elements. 1,000 rows of 1,001
-# columns take 15.4 us with them, and 12.0 in the same blocks (LayerNorm of bfloat16, H200).
-FEW_ROWS_AT_OFFSETS = 640
 # (rows at most, threads per block), else MOST_THREADS. A block's warps share the rows whose columns they add up, so
 # more rows want more warps: 500 rows of 768 columns take 6.8 us with 256 threads, 6.0 with 512 (RMSNorm of bfloat16,
-# H200).
-# Blocks that hold long rows find less room on a multiprocessor if they are larger: 300 rows of 2,048 columns of float32
-# take 6.9 us with 256 threads, 8.9 with 512.
+# H200). Blocks that hold long rows find less room on a multiprocessor if they are larger: 300 rows of 2,048 columns of
+# float32 take 6.9 us with 256 threads, 8.9 with 512.
 FEW_THREADS, FEW_THREADS_OF_LONG = ((64, 128), (256, 256)), ((64, 128), (512, 256))
 MOST_THREADS, LONG_BYTES = 512, 6144  # bytes of a row
 FEW_WHY = (
