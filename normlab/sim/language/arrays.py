@@ -82,7 +82,8 @@ class Record(np.void):  # type: ignore[misc]  # final in NumPy's stubs, and yet 
 
     def __setitem__(self, name: Any, value: Any) -> None:
         """Store a field's value as arrays do."""
-        store_wrapped(super().__setitem__, name, value, self.dtype.fields[name][0])  # type: ignore[index]
+        fields = np.void.__getattribute__(self, "dtype").fields
+        store_wrapped(super().__setitem__, name, value, fields[name][0])
 
 
 class RecordArray(np.ndarray):

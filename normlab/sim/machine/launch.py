@@ -215,7 +215,7 @@ class Launch:
         adopted = adopt_arguments(function, arguments)
         why_not = self._not_worth_trying(first, observer)
         if why_not is None:
-            cuda, body = self._rewritten()
+            cuda, body = self._rewritten(adopted)
             # For another schedule the first engine runs the launch only if it proves that no schedule changes a result.
             unwritten: Sequence[np.ndarray] | None = () if self._reordered else None
             insist = first == "vectorised"  # then the engine tries even a kernel that it has given up several times
@@ -226,7 +226,7 @@ class Launch:
         if first == "vectorised":
             raise SimulationError(f"the vectorised engine gives up, because {why_not}")
         # Rewritten once more: the first engine's source lacks the marks that an observer puts in.
-        cuda, body = self._rewritten(observer)
+        cuda, body = self._rewritten(adopted, observer)
         if observer is not None:
             # The frames that the observer meets have the rewritten code, not the function's own.
             observer.kernel_code = body.__code__
@@ -252,7 +252,7 @@ class Launch:
         if why_not is not None:
             return why_not
         adopted = adopt_arguments(self.function, arguments)
-        cuda, body = self._rewritten()
+        cuda, body = self._rewritten(adopted)
         options = self.cluster, engine == "vectorised", None, self._reordered, uninitialized
         return first_engines[0](body, adopted, cuda, self.function, *options)
 
@@ -261,7 +261,7 @@ class Launch:
         """Return whether threads take turns in another order than by their numbers."""
         return self._schedule != "forward"
 
-    def _rewritten(self, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
+    def _rewritten(self, adopted: list, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
         """Return the namespace of one run of the launch, and the kernel rewritten for it."""
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
         if observer is not None:
@@ -269,7 +269,7 @@ class Launch:
             # Before `observer.adopt`, which gives each array its address and its shadow.
             observer.attach(cuda)
         # One Rewriter a run: the rewritten functions hold this run's `cuda`.
-        return cuda, Rewriter(cuda, self.types).function(self.function)
+        return cuda, Rewriter(cuda, self.types, adopted).function(self.function)
 
     def ran(self, arguments: tuple, engine: str, explain: bool) -> str | None:
         """Run the kernel by an engine, one of ENGINES; return, if `explain`, which one ran and why."""
