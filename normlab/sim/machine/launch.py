@@ -53,7 +53,8 @@ def simulate(
     which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
     schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster. `check`:
     ask Numba first whether it compiles the kernel for the arguments' types; that takes 0.02 to 1 s, once per kernel and
-    types, and a second more for the first kernel.
+    types, and a second more for the first kernel. Without it a device function gets an index or an integer literal as a
+    Python int: `scale(x[i], 3)` of a float32 stays float32, where Numba makes the 3 an int64 and the result a float64.
 
     Two engines give the same results. The vectorised one (vectorised/) runs all threads of many blocks at once and
     gives up where it cannot prove that; the scheduler then runs the launch, one thread after another. `engine`: "auto",
