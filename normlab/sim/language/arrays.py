@@ -106,6 +106,37 @@ class RecordArray(np.ndarray):
         super().__setitem__(key, value.__array__() if hasattr(value, "__array__") else value)
 
 
+# What NumPy's arrays have and Numba's do not: of an array of records it is the field of that name, if there is one.
+NOT_NUMBAS = (
+    *(
+        "argpartition",
+        "argsort",
+        "base",
+        "byteswap",
+        "choose",
+        "compress",
+        "data",
+        "device",
+        "diagonal",
+        "dump",
+        "dumps",
+    ),
+    *("getfield", "mT", "partition", "put", "resize", "round", "searchsorted", "setfield", "setflags", "squeeze"),
+    *("swapaxes", "to_device", "tobytes", "tofile", "tolist", "trace"),
+)
+
+
+def _field_or_attribute(name: str) -> property:
+    def found(self: RecordArray) -> Any:
+        return self[name] if name in (self.dtype.names or ()) else getattr(super(RecordArray, self), name)
+
+    return property(found)
+
+
+for _name in NOT_NUMBAS:
+    setattr(RecordArray, _name, _field_or_attribute(_name))
+
+
 def as_kernel_array(array: np.ndarray) -> np.ndarray:
     """Return a view of `array` with the loads and stores of a device."""
     if array.dtype in WITH_LOADS_OF_THEIR_OWN:

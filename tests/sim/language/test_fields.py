@@ -14,6 +14,8 @@ NAMES = ("size", "ndim", "shape", "laneid", "warpsize", "x", "z", "real", "imag"
 PLAIN = np.dtype([("id", np.int32), *((name, np.float32) for name in NAMES)], align=True)
 NESTED = np.dtype([("id", np.int32), ("size", np.float32), ("shape", np.float32, 2), ("inner", PLAIN)], align=True)
 SHARED = from_dtype(NESTED)
+# NumPy's arrays have these attributes, and Numba's only the last two.
+COLUMNS = np.dtype([(name, np.float32) for name in ("data", "base", "put", "round", "trace", "itemsize", "min")])
 MADE = np.dtype([("warpsize", np.float32)], align=True)
 
 
@@ -57,6 +59,26 @@ def of_nested(p, out):
     made = cuda.local.array(1, MADE)
     made[0].warpsize = p[i].size
     out[i, 4] = made[0].warpsize * 3 + mine.size
+
+
+@cuda.jit
+def by_columns(p, out):
+    i = cuda.grid(1)
+    out[i] = p.data[i] * 2 + p.base[i] + p.put[i]
+    p.round[i] = p.trace[i]
+    cuda.atomic.add(p.base, i, 1)
+
+
+@cuda.jit
+def by_attributes(p, out):
+    i = cuda.grid(1)
+    out[i] = p.itemsize
+
+
+@cuda.jit
+def by_a_method(p, out):
+    i = cuda.grid(1)
+    out[i] = p.min[i]
 
 
 def filled(dtype, seed=0):
@@ -124,3 +146,22 @@ def test_a_field_of_a_record_that_is_an_argument_keeps_its_value(world):
 
     WORLDS[world](of_one)[1, 1](one, out)
     assert out[0] == np.float64(one["size"]) * 2 + one["inner"]["warpsize"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_column_of_a_field_is_found_unless_numbas_arrays_have_an_attribute_of_its_name(world):
+    p, out = filled(COLUMNS), np.zeros(THREADS)
+    before = p.copy()
+    WORLDS[world](by_columns)[1, THREADS](p, out)
+    total = before["data"].astype(np.float64) * 2 + before["base"] + before["put"]
+    assert out.tolist() == total.tolist()
+    assert p["round"].tolist() == before["trace"].tolist()
+    assert p["base"].tolist() == (before["base"] + np.float32(1)).tolist()
+
+
+def test_no_engine_takes_an_attribute_of_arrays_for_a_field():
+    p, out = filled(COLUMNS), np.zeros(THREADS)
+    simulate(by_attributes)[1, THREADS](p, out)
+    assert (out == p.itemsize).all()
+    with pytest.raises(TypeError, match="subscriptable"):
+        simulate(by_a_method)[1, THREADS](p, out)
