@@ -232,7 +232,9 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
             if is_unsigned(a) == is_unsigned(b):
                 return as_int64(builtin(a, b))
             if not meet_in_float(a, b):
-                return INTEGER_CASTS["int64"](builtin(a, b))
+                # A bool becomes unsigned beside an unsigned integer; no int64 holds every uint64.
+                boolean = any(isinstance(value, (bool, np.bool_, Boolean)) for value in (a, b))
+                return INTEGER_CASTS["uint64" if boolean else "int64"](builtin(a, b))
             a, b = np.float64(a), np.float64(b)
         a, b = _typed(_met(a, b)), _typed(_met(b, a))
         return np.result_type(type(a), type(b)).type(b if beyond(b, a) else a)
