@@ -210,7 +210,8 @@ def to_nearest(value: Any, digits: int | None = None) -> Any:
 
 def int64s(indices: Any) -> Any:
     """Return an index as an np.int64, or a tuple of indices as one of np.int64; a record's field `shape` as it is."""
-    return tuple(map(as_int64, indices)) if isinstance(indices, tuple) else as_int64(indices)
+    # Of tuples only a shape and a grid's: a field may be a named tuple.
+    return tuple(map(as_int64, indices)) if type(indices) is tuple else as_int64(indices)
 
 
 def to_int(value: Any = 0) -> Any:

@@ -1,10 +1,12 @@
-"""Tell a record's fields from the attributes of arrays and of `cuda` that are indices, such as `size`.
+"""Tell fields from the attributes of arrays and of `cuda` that are indices, such as `size`.
 
-The syntax does not: `p[i].size` is a float32 if the records have such a field. So where a launch's records have one,
-every attribute of that name is a call in the rewritten kernel, and by the rules of `indices.py` a call is no index.
+The syntax does not: `p[i].size` is a float32 if the records have such a field, `c.size` may be a named tuple's or a
+module's float. So where a launch has such a field, every attribute of that name is a call in the rewritten kernel, and
+by the rules of `indices.py` a call is no index.
 """
 
 import ast
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,14 @@ EXTENTS = frozenset((*COUNTS, "shape"))
 
 
 def fields_of(value: Any) -> set[str]:
-    """Return the names of all fields of the records that a value holds or describes, also of records inside records."""
+    """Return the names of all fields of the records that a value holds or describes, and of those inside of them.
+
+    A named tuple has fields, too; of a module those floats count that have the name of an extent.
+    """
     if isinstance(value, tuple):
-        return set().union(*map(fields_of, value))
+        return set(getattr(value, "_fields", ())).union(*map(fields_of, value))
+    if isinstance(value, ModuleType):
+        return {name for name in EXTENTS if isinstance(vars(value).get(name), (float, np.floating))}
     dtype = value if isinstance(value, np.dtype) else getattr(value, "dtype", None)  # an array's, or a Numba type's
     if not isinstance(dtype, np.dtype):
         return set()

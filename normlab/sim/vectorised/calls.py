@@ -268,7 +268,7 @@ def _position(frame: Frame, axis: str) -> Any:
 
 
 def _int64s(frame: Frame, indices: Any) -> Any:
-    if isinstance(indices, tuple):
+    if type(indices) is tuple:
         return tuple(_int64s(frame, one) for one in indices)
     return values.lanes_as_int64(indices)
 

@@ -1,6 +1,8 @@
-"""A record's field may have the name of an array's or a module's attribute: it stays what it is, in both engines."""
+"""A field of a record or a named tuple may have the name of an attribute of arrays or of `cuda`: it keeps its value."""
 
 import functools
+from collections import namedtuple
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,6 +19,13 @@ SHARED = from_dtype(NESTED)
 # NumPy's arrays have these attributes, and Numba's only the last two.
 COLUMNS = np.dtype([(name, np.float32) for name in ("data", "base", "put", "round", "trace", "itemsize", "min")])
 MADE = np.dtype([("warpsize", np.float32)], align=True)
+
+
+Box = namedtuple("Box", "size shape inner")
+Inner = namedtuple("Inner", "ndim")
+BOX = Box(1.25, (2.5, 3), Inner(0.5))
+constants = ModuleType("constants")
+constants.size = 3.5
 
 
 @cuda.jit(device=True)
@@ -59,6 +68,16 @@ def of_nested(p, out):
     made = cuda.local.array(1, MADE)
     made[0].warpsize = p[i].size
     out[i, 4] = made[0].warpsize * 3 + mine.size
+
+
+@cuda.jit
+def of_tuples(box, out):
+    i = cuda.grid(1)
+    size = box.size
+    out[i, 0] = box.size * 2.0 + size * i
+    out[i, 1] = box.shape[0] * 2.0 + box.shape[1]
+    out[i, 2] = box.inner.ndim * 2.0 + BOX.inner.ndim * 4.0
+    out[i, 3] = constants.size * 2.0 + BOX.size * i
 
 
 @cuda.jit
@@ -165,3 +184,10 @@ def test_no_engine_takes_an_attribute_of_arrays_for_a_field():
     assert (out == p.itemsize).all()
     with pytest.raises(TypeError, match="subscriptable"):
         simulate(by_a_method)[1, THREADS](p, out)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_field_of_a_named_tuple_and_a_constant_of_a_module_keep_their_values(world):
+    i, out = np.arange(THREADS), np.zeros((THREADS, 4))
+    WORLDS[world](of_tuples)[1, THREADS](BOX, out)
+    assert (out == np.stack([2.5 + 1.25 * i, 8 + 0 * i, 3 + 0 * i, 7 + 1.25 * i], 1)).all()
