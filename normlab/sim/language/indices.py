@@ -8,6 +8,8 @@ counters of `range` and literals, by operators that do not feed a variable back 
 import ast
 from collections.abc import Iterator
 
+import numpy as np
+
 from normlab.sim.language.literals import constant_int
 
 AXES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
@@ -56,8 +58,10 @@ def bits_of(node: ast.expr, names: dict[str, int]) -> int | None:
 
 def is_large(node: ast.expr, names: dict[str, int]) -> bool:
     """Return whether `node` is an index, or a literal, that a float32 may not hold."""
-    bits = bits_of(node, names)
-    return constant_int(node) is not None if bits is None else bits > 24
+    value = constant_int(node)
+    if value is not None:  # 10**9 is a float32, and 2**31 - 1 is none; a literal from 2**63 on is a uint64
+        return value >= 1 << 63 or int(np.float32(value)) != value
+    return (bits_of(node, names) or 0) > 24
 
 
 def of_several_axes(node: ast.expr) -> bool:

@@ -265,7 +265,7 @@ class SafeOperators(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         """Turn x == 16777217 into x == np.int64(16777217), unless all sides are indices."""
-        # NumPy takes a Python int in the other side's float32, which is exact up to 2**24; Numba compares in float64.
+        # Numba compares in float64. NumPy does so with an np.int64, in 1,100 ns; with an int in float32, in 54 ns.
         sides = [node.left, *node.comparators]
         if not all(is_index(side, self._indices) for side in sides):
             node.left, *node.comparators = [

@@ -78,6 +78,7 @@ def compared(x, out):
     out[i, 5] = i + 16777217 != v
     out[i, 6] = 1 if v >= (16777217 if i < 99 else 3) else 0
     out[i, 7] = far > i and far < 16777217 + out.size
+    out[i, 8] = np.uint64(2**63 + i + 1) == 0x8000000000000000
     out[i, 9] = -i - 1 < 0xFFFFFFFFFFFFFFFF
 
 
