@@ -210,7 +210,8 @@ def to_nearest(value: Any, digits: int | None = None) -> Any:
 
 def int64s(indices: Any) -> Any:
     """Return an index as an np.int64, or a tuple of indices as one of np.int64; a record's field `shape` as it is."""
-    return tuple(map(as_int64, indices)) if isinstance(indices, tuple) else as_int64(indices)
+    # Of tuples only a shape and a grid's: a field may be a named tuple.
+    return tuple(map(as_int64, indices)) if type(indices) is tuple else as_int64(indices)
 
 
 def to_int(value: Any = 0) -> Any:
@@ -232,7 +233,9 @@ def _extreme(builtin: Callable[..., Any], beyond: Callable[[Any, Any], Any], neg
             if is_unsigned(a) == is_unsigned(b):
                 return as_int64(builtin(a, b))
             if not meet_in_float(a, b):
-                return INTEGER_CASTS["int64"](builtin(a, b))
+                # A bool becomes unsigned beside an unsigned integer; no int64 holds every uint64.
+                boolean = any(isinstance(value, (bool, np.bool_, Boolean)) for value in (a, b))
+                return INTEGER_CASTS["uint64" if boolean else "int64"](builtin(a, b))
             a, b = np.float64(a), np.float64(b)
         a, b = _typed(_met(a, b)), _typed(_met(b, a))
         return np.result_type(type(a), type(b)).type(b if beyond(b, a) else a)

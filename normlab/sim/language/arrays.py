@@ -82,7 +82,8 @@ class Record(np.void):  # type: ignore[misc]  # final in NumPy's stubs, and yet 
 
     def __setitem__(self, name: Any, value: Any) -> None:
         """Store a field's value as arrays do."""
-        store_wrapped(super().__setitem__, name, value, self.dtype.fields[name][0])  # type: ignore[index]
+        fields = np.void.__getattribute__(self, "dtype").fields
+        store_wrapped(super().__setitem__, name, value, fields[name][0])
 
 
 class RecordArray(np.ndarray):
@@ -103,6 +104,37 @@ class RecordArray(np.ndarray):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Store a record, which may be one of an array that an observer watches (machine/observed.py)."""
         super().__setitem__(key, value.__array__() if hasattr(value, "__array__") else value)
+
+
+# What NumPy's arrays have and Numba's do not: of an array of records it is the field of that name, if there is one.
+NOT_NUMBAS = (
+    *(
+        "argpartition",
+        "argsort",
+        "base",
+        "byteswap",
+        "choose",
+        "compress",
+        "data",
+        "device",
+        "diagonal",
+        "dump",
+        "dumps",
+    ),
+    *("getfield", "mT", "partition", "put", "resize", "round", "searchsorted", "setfield", "setflags", "squeeze"),
+    *("swapaxes", "to_device", "tobytes", "tofile", "tolist", "trace"),
+)
+
+
+def _field_or_attribute(name: str) -> property:
+    def found(self: RecordArray) -> Any:
+        return self[name] if name in (self.dtype.names or ()) else getattr(super(RecordArray, self), name)
+
+    return property(found)
+
+
+for _name in NOT_NUMBAS:
+    setattr(RecordArray, _name, _field_or_attribute(_name))
 
 
 def as_kernel_array(array: np.ndarray) -> np.ndarray:

@@ -8,6 +8,10 @@ counters of `range` and literals, by operators that do not feed a variable back 
 import ast
 from collections.abc import Iterator
 
+import numpy as np
+
+from normlab.sim.language.literals import constant_int
+
 AXES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 COUNTS = ("size", "ndim", "laneid", "warpsize")
 # The extents of a product bound each other: it counts an array's elements. So each has only these bits in `bits_of`,
@@ -50,6 +54,26 @@ def bits_of(node: ast.expr, names: dict[str, int]) -> int | None:
         case ast.Call(ast.Name("len")):
             return BITS
     return None
+
+
+def is_large(node: ast.expr, names: dict[str, int]) -> bool:
+    """Return whether `node` is an index, or a literal, that a float32 may not hold."""
+    value = constant_int(node)
+    if value is not None:  # 10**9 is a float32, and 2**31 - 1 is none; a literal from 2**63 on is a uint64
+        return value >= 1 << 63 or int(np.float32(value)) != value
+    return (bits_of(node, names) or 0) > 24
+
+
+def of_several_axes(node: ast.expr) -> bool:
+    """Return whether `node` is, or may be, a tuple of indices: `x.shape` or `cuda.grid(2)`, unlike `cuda.grid(1)`."""
+    match node:
+        case ast.Attribute(_, "shape"):
+            return True
+        case ast.Call(ast.Attribute(_, "grid" | "gridsize"), [ast.Constant(1)]):
+            return False
+        case ast.Call(ast.Attribute(_, "grid" | "gridsize")):
+            return True
+    return False
 
 
 def _bits_after(operation: ast.operator, left: ast.expr, right: ast.expr, names: dict[str, int]) -> int | None:

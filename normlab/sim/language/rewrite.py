@@ -15,6 +15,7 @@ and by their attributes.
 import builtins
 import cmath
 import math
+from collections.abc import Sequence
 from functools import partial
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 
 from normlab.sim.language.arithmetic import BUILTINS
 from normlab.sim.language.arrays import adopt
+from normlab.sim.language.fields import fields_of
 from normlab.sim.language.functions import CMATH, MATH, Namespace, TypedUfunc
 from normlab.sim.language.integers import INTEGER_CASTS, TYPES, adopt_scalar
 from normlab.sim.language.operators import OPERATOR_GLOBALS, safe_code
@@ -80,9 +82,10 @@ def python_function(value: Any) -> FunctionType | None:
 class Rewriter:
     """Turns a kernel and everything that it names into what one launch runs; each function is rewritten once."""
 
-    def __init__(self, cuda: Cuda, types: Types | None = None):
-        """Rewrite for the launch of `cuda`; `types`: what the compiler says of the functions' variables."""
+    def __init__(self, cuda: Cuda, types: Types | None = None, arguments: Sequence = ()):
+        """Rewrite for the launch of `cuda` on `arguments`; `types`: what the compiler says of functions' variables."""
         self._cuda, self._types = cuda, types
+        self._fields = fields_of(tuple(arguments))  # of the records that the functions rewritten so far may have
         self._overloads = Overloads(types)
         self._done: dict[int, FunctionType] = {}
 
@@ -95,7 +98,15 @@ class Rewriter:
         if id(original) in self._done:
             return self._done[id(original)]
         observer = self._cuda.observer
-        code = safe_code(original.__code__, () if observer is None else observer.source_marks, self._types)
+        # Only the names that the code mentions: a module's other globals may be large arrays or lazy modules.
+        mentioned = {
+            name: original.__globals__[name] for name in names_of(original.__code__) if name in original.__globals__
+        }
+        cells = [cell for cell in original.__closure__ or () if cell != CellType()]  # an empty one has no value yet
+        # Before the functions that this one calls, which get records made from the dtypes that it names.
+        self._fields |= fields_of((*mentioned.values(), *(cell.cell_contents for cell in cells)))
+        marks = () if observer is None else observer.source_marks
+        code = safe_code(original.__code__, marks, self._types, frozenset(self._fields))
         new_globals: dict[str, Any] = {"__builtins__": SIMULATED_BUILTINS, **OPERATOR_GLOBALS}
         if observer is not None:
             new_globals |= observer.marks(in_kernel=not self._done)  # the kernel is the first function rewritten
@@ -104,10 +115,8 @@ class Rewriter:
         rewritten = FunctionType(code, new_globals, original.__name__, None, closure)
         self._done[id(original)] = rewritten  # before its globals are rewritten, because the function may name itself
         rewritten.__defaults__ = self.value(original.__defaults__)
-        # Only the names that the code mentions: a module's other globals may be large arrays or lazy modules.
-        for name in names_of(code):
-            if name in original.__globals__:
-                new_globals[name] = self.value(original.__globals__[name])
+        for name, value in mentioned.items():
+            new_globals[name] = self.value(value)
         for cell, new_cell in zip(original.__closure__ or (), closure, strict=True):
             if cell != CellType():  # an empty cell is a variable without a value yet
                 new_cell.cell_contents = self.value(cell.cell_contents)

@@ -53,7 +53,8 @@ def simulate(
     which blocks, warps and lanes take their turns, "forward", "reverse" or an int seed for permutations; the same
     schedule gives the same run. `cluster`: so many blocks, neighbours along x, make a thread-block cluster. `check`:
     ask Numba first whether it compiles the kernel for the arguments' types; that takes 0.02 to 1 s, once per kernel and
-    types, and a second more for the first kernel.
+    types, and a second more for the first kernel. Without it a device function gets an index or an integer literal as a
+    Python int: `scale(x[i], 3)` of a float32 stays float32, where Numba makes the 3 an int64 and the result a float64.
 
     Two engines give the same results. The vectorised one (vectorised/) runs all threads of many blocks at once and
     gives up where it cannot prove that; the scheduler then runs the launch, one thread after another. `engine`: "auto",
@@ -215,7 +216,7 @@ class Launch:
         adopted = adopt_arguments(function, arguments)
         why_not = self._not_worth_trying(first, observer)
         if why_not is None:
-            cuda, body = self._rewritten()
+            cuda, body = self._rewritten(adopted)
             # For another schedule the first engine runs the launch only if it proves that no schedule changes a result.
             unwritten: Sequence[np.ndarray] | None = () if self._reordered else None
             insist = first == "vectorised"  # then the engine tries even a kernel that it has given up several times
@@ -226,7 +227,7 @@ class Launch:
         if first == "vectorised":
             raise SimulationError(f"the vectorised engine gives up, because {why_not}")
         # Rewritten once more: the first engine's source lacks the marks that an observer puts in.
-        cuda, body = self._rewritten(observer)
+        cuda, body = self._rewritten(adopted, observer)
         if observer is not None:
             # The frames that the observer meets have the rewritten code, not the function's own.
             observer.kernel_code = body.__code__
@@ -252,7 +253,7 @@ class Launch:
         if why_not is not None:
             return why_not
         adopted = adopt_arguments(self.function, arguments)
-        cuda, body = self._rewritten()
+        cuda, body = self._rewritten(adopted)
         options = self.cluster, engine == "vectorised", None, self._reordered, uninitialized
         return first_engines[0](body, adopted, cuda, self.function, *options)
 
@@ -261,7 +262,7 @@ class Launch:
         """Return whether threads take turns in another order than by their numbers."""
         return self._schedule != "forward"
 
-    def _rewritten(self, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
+    def _rewritten(self, adopted: list, observer: Observer | None = None) -> tuple[Cuda, FunctionType]:
         """Return the namespace of one run of the launch, and the kernel rewritten for it."""
         cuda = Cuda(self.grid, self.block, self._dynamic_shared_bytes)
         if observer is not None:
@@ -269,7 +270,7 @@ class Launch:
             # Before `observer.adopt`, which gives each array its address and its shadow.
             observer.attach(cuda)
         # One Rewriter a run: the rewritten functions hold this run's `cuda`.
-        return cuda, Rewriter(cuda, self.types).function(self.function)
+        return cuda, Rewriter(cuda, self.types, adopted).function(self.function)
 
     def ran(self, arguments: tuple, engine: str, explain: bool) -> str | None:
         """Run the kernel by an engine, one of ENGINES; return, if `explain`, which one ran and why."""

@@ -156,6 +156,9 @@ def pointer(array: np.ndarray) -> int:
     return address
 
 
+_base_of: Any = np.ndarray.base.__get__  # records may have a field of that name
+
+
 def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
     """Return the host address, the bytes and the owner of the memory that `array` is a view of.
 
@@ -163,9 +166,8 @@ def allocation_of(array: np.ndarray) -> tuple[int, int, Any]:
     """
     owner = array
     # A view of a view has the first view as its base: go down to the array that owns the memory.
-    while isinstance(owner.base, np.ndarray):
-        owner = owner.base
-    base: Any = owner.base
+    while isinstance(base := _base_of(owner), np.ndarray):
+        owner = base
     # Two tensors of one storage share an allocation on the device, too, however they were sliced.
     if hasattr(base, "untyped_storage"):
         storage = base.untyped_storage()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from normlab.sim.language.arithmetic import int64s
-from normlab.sim.language.arrays import dtype_of, shape_of
+from normlab.sim.language.arrays import NOT_NUMBAS, dtype_of, shape_of
 from normlab.sim.language.integers import BOOLS
 from normlab.sim.language.operators import function_tree
 from normlab.sim.language.rewrite import IndexByName
@@ -74,6 +74,8 @@ def attribute(frame: Frame, value: Any, name: str) -> Any:
     elif kind is Records:
         if name in ("shape", "size"):
             return value.shape if name == "shape" else prod(value.shape)
+        if hasattr(np.ndarray, name) and name not in NOT_NUMBAS:
+            raise NotVectorisedError(f"of an array's {name!r}")
         return value.field(name)
     elif kind is Record:
         return accesses.load_item(frame, value, name)
@@ -266,7 +268,7 @@ def _position(frame: Frame, axis: str) -> Any:
 
 
 def _int64s(frame: Frame, indices: Any) -> Any:
-    if isinstance(indices, tuple):
+    if type(indices) is tuple:
         return tuple(_int64s(frame, one) for one in indices)
     return values.lanes_as_int64(indices)
 

@@ -66,6 +66,22 @@ def summed(x, out):
     out[i, 1] = x[i] * (last := x.size - 1) + last
 
 
+@cuda.jit
+def compared(x, out):
+    i = cuda.grid(1)
+    v, far = x[i], i + 16777217
+    out[i, 0] = v == 16777217
+    out[i, 1] = v < 16777217
+    out[i, 2] = -v > -16777217
+    out[i, 3] = 0 < v <= 16777215 + 2
+    out[i, 4] = v < far
+    out[i, 5] = i + 16777217 != v
+    out[i, 6] = 1 if v >= (16777217 if i < 99 else 3) else 0
+    out[i, 7] = far > i and far < 16777217 + out.size
+    out[i, 8] = np.uint64(2**63 + i + 1) == 0x8000000000000000
+    out[i, 9] = -i - 1 < 0xFFFFFFFFFFFFFFFF
+
+
 def numbers():
     return np.random.default_rng(0).normal(size=LENGTH).astype(np.float32), np.arange(THREADS)
 
@@ -125,3 +141,11 @@ def test_sums_and_named_indices_make_a_float32_a_float64():
     v = x[:THREADS].astype(np.float64)
     found = run(summed, 2, np.float64, "scheduler")
     assert found.tolist() == np.stack([v * (i + LENGTH), v * (LENGTH - 1) + (LENGTH - 1)], 1).tolist()
+
+
+@pytest.mark.parametrize("engine", ["scheduler", "vectorised"])
+def test_a_float32_is_compared_with_a_large_integer_in_float64(engine):
+    out = np.zeros((THREADS, 10), np.int64)
+    said = simulate(compared, engine=engine, explain=True)[2, 32](np.full(THREADS, 2**24, np.float32), out)
+    assert engine != "vectorised" or said == VECTORISED
+    assert (out == [0, 1, 1, 1, 1, 1, 0, 1, 0, 1]).all()
