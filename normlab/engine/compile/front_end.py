@@ -18,7 +18,7 @@ from normlab.engine.compile.sentences import Site, plain, sentence
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
 # Folders of libraries: a place in them is not where a user's kernel is wrong.
-LIBRARIES = (str(Path(__file__).parents[2]), *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+LIBRARIES = (Path(__file__).parents[2], *{Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")})
 
 
 class Refusal(NamedTuple):
@@ -89,7 +89,7 @@ def _place(error: Exception, kernel_file: str) -> tuple[str, int | None]:
                 found.append((os.path.abspath(at.filename), at.line))
                 break
     for file, line in found:
-        if file == os.path.abspath(kernel_file) or not file.startswith(LIBRARIES):
+        if file == os.path.abspath(kernel_file) or not any(map(Path(file).is_relative_to, LIBRARIES)):
             return (kernel_file if file == os.path.abspath(kernel_file) else file), line or None
     return kernel_file, None
 
