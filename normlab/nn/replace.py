@@ -10,6 +10,7 @@ comes after the norm or before it.
 A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output keeps the old output's dtype.
 """
 
+import re
 from collections.abc import Collection
 from inspect import Parameter, signature
 from itertools import permutations
@@ -37,6 +38,7 @@ FAMILY = {
     for name in ("GroupNorm", *(f"{kind}Norm{rank}d" for kind in ("Batch", "Instance") for rank in (1, 2, 3)))
 }
 TORCH_NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm, torch.nn.GroupNorm, _NormBase)
+EPS = re.compile("(?<![a-z])eps|Eps|(?<![A-Z])EPS")  # begins a word: num_steps is no eps
 Choice: TypeAlias = tuple[Plan, Rule] | str
 
 
@@ -128,7 +130,8 @@ def _eps(module: torch.nn.Module) -> str | None:
     own = vars(module)
     if "eps" in own:  # its value may be None, as torch.nn.RMSNorm's
         return "eps"
-    return next((name for name in own if "eps" in name.lower() and type(own[name]) in (int, float)), None)
+    numbers = (name for name in own if type(own[name]) in (int, float))
+    return next((name for name in numbers if EPS.search(name)), None)
 
 
 def _plans(old: Any) -> list[Plan]:
