@@ -146,3 +146,9 @@ def test_guvectorize_checks_shapes_and_types(cuda, matvec):
         numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(k)", target="cuda")(lambda a, b: None)
     with pytest.raises(ValueError, match="a layout looks like"):
         numba.guvectorize(["void(float32[:], float32[:])"], "(n)", target="cuda")(lambda a, b: None)
+    for layout in ("(n)(k)->(n)", "((n))->()", "(3)->()", "(n-1)->()"):
+        with pytest.raises(ValueError, match="names a dimension"):
+            numba.guvectorize(["void(float32[:], float32[:])"], layout, target="cuda")(lambda a, b: None)
+    for outs, had in (((), "no arrays"), ((None, None), "2 arrays")):
+        with pytest.raises(ValueError, match=f"out has {had}, but the layout has 1 array"):
+            matvec(a, a[0], out=outs)
