@@ -22,13 +22,13 @@ SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
 GRID = "launch__grid_size"  # of a launch, in Nsight Compute's words
 GLOBAL_ATOMICS = "normlab__atomics_mem_global.sum"
+SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # from here on they are the course's own (`costs`)
 BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
 BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
 SHARED_ACCESSES = "normlab__shared_accesses.sum"
 EXCHANGES = "normlab__exchanges.sum"
-SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
-SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 BUSIEST = BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED
 WORDS = {
     LOADS: "loads by warps",
@@ -123,8 +123,8 @@ class Size:
         return int(rng.integers(lowest, self.largest + 1))
 
     def beyond_the_range(self, rng: np.random.Generator) -> int:
-        """Return a size from the upper half of those beyond the range."""
-        return int(rng.integers(self.beyond // 2, self.beyond + 1))
+        """Return a size beyond the range, and at least half of `beyond`."""
+        return int(rng.integers(max(self.largest + 1, self.beyond // 2), self.beyond + 1))
 
     def above_a_power_of_two(self, rng: np.random.Generator) -> int:
         """Return a size a little above the power of two after `beyond`, because fixed limits are powers of two."""
