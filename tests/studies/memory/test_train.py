@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from normlab.studies.memory import text, train
+from normlab.studies.memory import tables, text, train
 from normlab.studies.memory.model import Shape
 from normlab.studies.memory.variants import TORCH, VARIANTS
 
@@ -56,6 +56,12 @@ def test_smoothing_a_short_curve_takes_its_mean_and_a_nan_stays():
     assert train.smoothed([1.0, 3.0]).tolist() == [2.0]
     assert math.isnan(train.difference([1.0, math.nan], [1.0, 1.0]))
     assert train.difference([1.0] * 40, [1.0] * 20 + [3.0] * 20) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("differences", [(1e-6, math.nan), (math.nan, 1e-6)])
+def test_a_nan_of_another_order_is_the_largest_difference_by_rounding(differences):
+    rows = [{"dtype": "float32", "turned": 1 + i, "difference": one} for i, one in enumerate(differences)]
+    assert math.isnan(tables.by_rounding({"rows": rows}, "float32"))
 
 
 def test_passages_are_the_text_and_targets_one_byte_further():
