@@ -270,7 +270,7 @@ def _key(old: Any) -> Any:
     """
     # every module has the first of these; accelerate's hooks set the last three, and do not change what is computed
     common = {*vars(torch.nn.Module()), "forward", "_old_forward", "_hf_hook"}
-    own = sorted((name, value) for name, value in vars(old).items() if name not in common)
+    own = sorted((name, type(value), value) for name, value in vars(old).items() if name not in common)  # 1 is no True
     parameters = [(name, one.shape, one.device) for name, one in old.named_parameters()]
     modules = [(name, _key(child)) for name, child in old.named_children()]
     key = type(old), tuple(own), tuple(parameters), tuple(modules)

@@ -598,6 +598,19 @@ def test_a_number_of_steps_is_no_eps():
     assert report.left == report.missed == []
 
 
+def test_a_norm_with_1_is_not_the_norm_with_true():
+    class SwitchedNorm(ScaledNorm):
+        def __init__(self, switch):
+            super().__init__(("g",), False, -1, "eps")
+            self.switch = switch
+
+        def forward(self, hidden_states):
+            return super().forward(hidden_states) + (0 if self.switch is True else 3)
+
+    report = replace_norms(torch_nn.Sequential(SwitchedNorm(True), SwitchedNorm(1)))
+    assert ([name for name, *_ in report], [name for name, *_ in report.left]) == (["0"], ["1"])
+
+
 def test_a_replaced_norm_takes_the_old_one_s_keyword_and_no_other():
     model = torch_nn.Sequential(ScaledNorm(("g",), False, -1))
     replace_norms(model)
