@@ -245,7 +245,7 @@ def _check_vector(name, array, count):
     """Raise TypingError unless intrinsic `name` can move `count` elements of `array`."""
     size = count * array.dtype.bitwidth // 8
     several = name in ("load_vector", "store_vector") or size % 16
-    if size not in (4, 8, 16) and count != 1 and several:
+    if count < 1 or (size not in (4, 8, 16) and count != 1 and several):
         raise TypingError(f"{name} moves 4, 8 or 16 bytes at a time, but {count} x {array.dtype} are {size}")
     if array.layout != "C":
         raise TypingError(f"{name} needs a C-contiguous array, whose neighbours lie side by side, but got {array}")
