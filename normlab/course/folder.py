@@ -151,7 +151,7 @@ def _memory(folder: Path) -> dict[str, Any]:
         if not all(type(count) is int and count >= 0 for count in parts["hints"].values()):
             raise ValueError("a number of hints is none")
         return parts | {"solutions": memory.get("solutions") is not False}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"solved": {}, "hints": {}, "solutions": True}
 
 
