@@ -232,8 +232,8 @@ class Exercise:
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size.
 
-        Sizes without a limit are also drawn beyond their range, each together with small values of the other sizes, as
-        are the inputs of `also`.
+        Sizes without a limit are also drawn beyond their range. These draws and those of `also` have small values of
+        the other sizes.
         """
         rng = np.random.default_rng([seed, *self.name.encode()])
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
@@ -244,6 +244,7 @@ class Exercise:
             free = {name: int(rng.integers(size.smallest, size.largest + 1)) for name, size in self.sizes.items()}
             kind = self.kinds[number % len(self.kinds)]
             drawn.append(Drawn(free | fixed, kind, int(rng.integers(1 << 31))))
+        # Generators of their own: another `count` changes none of these draws.
         drawn += self._beyond(np.random.default_rng([seed, 2, *self.name.encode()]))
         rng = np.random.default_rng([seed, 3, *self.name.encode()])
         drawn += [self._near(fixed, kind, rng) for fixed, kind in self.also]

@@ -13,10 +13,9 @@ from normlab.course import catalogue
 from normlab.course.failure import Failure
 from normlab.course.grading import Result, check
 
-MEMORY = (
-    ".normlab-course.json"  # in the folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": shown?}
-)
-MOVED = 6  # earlier versions saved an exercise's number in place of its name, and it was so much smaller than today's
+# In the student's folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": may they be shown?}
+MEMORY = ".normlab-course.json"
+MOVED = 6  # earlier versions saved numbers in place of names; today's number of the same exercise is so much larger
 LARGEST = 200_000  # bytes that a solution may have
 
 

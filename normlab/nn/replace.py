@@ -45,7 +45,7 @@ Choice: TypeAlias = tuple[Plan, Rule] | str
 def replace_norms(
     model: torch.nn.Module, memory_efficient: MemoryEfficient = "exact", *, fuse_residual: bool = False
 ) -> Report:
-    """Make normlab's norms of a model's norms, in place.
+    """Swap a model's norms for normlab's, in place.
 
     A norm stays the same object and gets another class, because lists, closures and compiled calls may refer to it.
     Copy a norm first to compare with it.
@@ -98,7 +98,7 @@ def replace_norms(
         if new is norm:
             norm.memory_efficient = memory_efficient
         elif not isinstance(new, str):
-            # The same object: what refers to it, such as a list or a closure, no module shows.
+            # Keep the object: no module tells which lists or closures refer to it.
             vars(norm).update(vars(new))
             become(norm, type(new))
     if fuse_residual:

@@ -153,7 +153,7 @@ class GeneralizedUfunc:
             if declared == given:
                 return declared
         for declared in self._kernels:
-            if all(map(np.can_cast, declared, given)):
+            if all(map(np.can_cast, declared, given)):  # in this direction, as Numba's own search does
                 if any(isinstance(a, DeviceArray) and a.dtype != d for a, d in zip(arrays, declared, strict=True)):
                     raise TypeError(
                         "compatible signature is possible by casting but a device array cannot be cast: it does not "

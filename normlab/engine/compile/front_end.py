@@ -33,8 +33,8 @@ class Refusal(NamedTuple):
 def refusal(kernel: Any, argument_types: tuple) -> Refusal | None:
     """Return why Numba does not compile a kernel for arguments of these types, or None if it does.
 
-    Numba infers the types of all variables and lowers the kernel to LLVM, which finds what the GPU's compiler refuses.
-    It takes 0.1 to 1.2 s.
+    Numba infers the types of all variables and lowers the kernel to LLVM, because some code is refused only then. Both
+    take 0.1 to 1.2 s.
 
     Args:
         kernel: a function under `cuda.jit`.

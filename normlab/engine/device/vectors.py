@@ -83,7 +83,7 @@ def load_vector_into(typing_context, target, start, array, index, width):
 
 @intrinsic
 def load_vector_evict_last(typing_context, target, start, array, index, width):
-    """Load from global memory as `load_vector_into` does, and ask L2 to evict the lines that were read last.
+    """Load from global memory as `load_vector_into` does, and ask L2 to evict the lines read after all others.
 
     `engine.device.caching` says why. A single element of 16 bits is loaded without the hint.
     """

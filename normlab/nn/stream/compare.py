@@ -1,8 +1,8 @@
 """Compare a layer with the same layer rewritten, before a model gets it. Called by `normlab.nn.stream.layers`.
 
 Copies of the layer run on the CPU in float64, with its own norms and its own code. A small function, a different one
-for each, replaces every other module with parameters, because the rewriting does not change what these compute. So the
-comparison is as fast for a large layer. Outputs and all gradients are compared, in training and in evaluation.
+for each, replaces every other module with parameters, because the rewriting does not change what these compute. So a
+large layer takes no longer to compare. Outputs and all gradients are compared, in training and in evaluation.
 """
 
 import copy
