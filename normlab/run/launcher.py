@@ -46,7 +46,7 @@ class Launcher:
     def __init__(self, sanitize: bool = False, trace: bool = False, check: bool = True, play: Path | None = None):
         """Prepare to run launches, under the sanitizer or the tracer if asked to.
 
-        `check`: refuse what Numba does not compile. `play`: the page of what the tracer records of each first block.
+        `check`: refuse what Numba does not compile. `play`: the page that shows each kernel's first block.
         """
         self._sanitize, self._trace, self.checks, self._play = sanitize, trace, check and HAS_NUMBA, play
         self._records: dict[CodeType, Record] = {}

@@ -132,7 +132,10 @@ class GeneralizedUfunc:
         operands = []
         for array, names, dtype in zip(arrays, self._inputs, dtypes, strict=True):
             core = tuple(sizes[name] for name in names)
-            operands.append(DeviceArray.of(np.broadcast_to(on_device(array, dtype), loop + core).reshape(rows, *core)))
+            memory = on_device(array, dtype)
+            if memory.shape != loop + core:  # else it stays writable: NumPy broadcasts to read-only views
+                memory = np.broadcast_to(memory, loop + core)
+            operands.append(DeviceArray.of(memory.reshape(rows, *core)))
         made = []
         for given, names, dtype in zip(outs, self._outputs, out_dtypes, strict=True):
             core = tuple(sizes[name] for name in names)

@@ -121,6 +121,18 @@ def test_guvectorize_loops_over_the_other_dimensions(cuda, matvec):
     assert (matvec(a, x, flat) == want.ravel()).all()
 
 
+def test_guvectorize_may_write_to_an_input_that_is_not_broadcast(cuda):
+    @numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(n)", target="cuda")
+    def count(x, y):
+        x[0] += 1
+        y[0] = x[0]
+
+    host = np.zeros((2, 1), np.float32)
+    device = cuda.to_device(host)
+    assert count(host).tolist() == count(device).copy_to_host().tolist() == [[1], [1]]
+    assert (host.tolist(), device.copy_to_host().tolist()) == ([[0], [0]], [[1], [1]])  # a host array is copied
+
+
 def test_guvectorize_checks_shapes_and_types(cuda, matvec):
     a = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match=r"arg #2: shape\[0\] mismatch"):
