@@ -108,6 +108,8 @@ def difference(curve: list[float], other: list[float]) -> float:
 
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Return the record of `normlab train`; `advance` is called after each run in each dtype."""
+    for dtype in dtypes:  # `prepare` has checked one; minutes of the others' runs would be lost
+        measure.check_fits(lesson.shape._replace(dtype=dtype), lesson.device)
     with threads(lesson.shape):
         rows = [row for dtype in dtypes for row in _rows(lesson, dtype, advance)]
     shape = lesson.shape._asdict()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from normlab.studies.memory import tables, text, train
+from normlab.studies.memory import measure, tables, text, train
 from normlab.studies.memory.model import Shape
 from normlab.studies.memory.variants import TORCH, VARIANTS
 
@@ -50,6 +50,14 @@ def test_from_weights_of_zero_all_learn_but_true():
 
 def test_a_batch_of_two_has_one_other_order():
     assert lesson(1, batch=2).runs == [*((variant, 0) for variant in VARIANTS), (TORCH, 1)]
+
+
+def test_a_dtype_that_does_not_fit_is_refused_before_the_first_run(monkeypatch):
+    monkeypatch.setattr(measure.prediction, "peak", lambda shape, device: 1e30 if shape.dtype == "float64" else 0)
+    runs = []
+    with pytest.raises(measure.CapacityError):
+        train.run(lesson(1, batch=2), ["float32", "float64"], lambda: runs.append(1))
+    assert runs == []
 
 
 def test_smoothing_a_short_curve_takes_its_mean_and_a_nan_stays():
