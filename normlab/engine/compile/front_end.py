@@ -80,18 +80,22 @@ def _place(error: Exception, kernel_file: str) -> tuple[str, int | None]:
     message = plain(error)
     found = []
     for match in re.finditer(r'File "([^"\n]+)", line (\d+)|(?:at|location:|from) ([^\s(][^\n(]*?) \((\d+)\)', message):
-        name = match[1] or match[3]
-        found.append((name if name.startswith("<") else os.path.abspath(name), int(match[2] or match[4])))
+        found.append((_absolute(match[1] or match[3]), int(match[2] or match[4])))
     for frame in reversed([frame for frame, _ in walk_tb(error.__traceback__)]):
         for name in ("inst", "expr", "constraint", "self"):  # what a pass holds: an instruction of the IR, or itself
             at: Any = getattr(frame.f_locals.get(name), "loc", None)
             if getattr(at, "line", None) is not None and getattr(at, "filename", None):
-                found.append((os.path.abspath(at.filename), at.line))
+                found.append((_absolute(at.filename), at.line))
                 break
     for file, line in found:
-        if file == os.path.abspath(kernel_file) or not any(map(Path(file).is_relative_to, LIBRARIES)):
-            return (kernel_file if file == os.path.abspath(kernel_file) else file), line or None
+        if file == _absolute(kernel_file) or not any(map(Path(file).is_relative_to, LIBRARIES)):
+            return (kernel_file if file == _absolute(kernel_file) else file), line or None
     return kernel_file, None
+
+
+def _absolute(file: str) -> str:
+    """Return a file's absolute path; an IPython cell, such as <ipython-input-1-…>, has a name instead."""
+    return file if file.startswith("<") else os.path.abspath(file)
 
 
 def _function_at(file: str, line: int | None) -> ast.FunctionDef | None:
