@@ -87,4 +87,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    """Return each name once: a function that was used is in both."""
+    return sorted({*globals(), *__all__})

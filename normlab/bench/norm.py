@@ -1,6 +1,6 @@
 """Measure how close to a copy's speed each contender comes, shape by shape: `normlab bench norm`.
 
-`compete` takes any timer and any device: on the GPU an `EventTimer`, in the tests one that they make up.
+`compete` takes any timer and any device: an `EventTimer` on the GPU, a made-up timer in the tests.
 """
 
 import gc
@@ -58,7 +58,7 @@ def free_memory() -> None:
 def measured(
     problems: list[Any], row: Callable[[Any], dict[str, Any]], advance: Callable[[], None]
 ) -> list[dict[str, Any]]:
-    """Return `row(problem)` of all problems, `attempted`; after Ctrl-C of those that are done, which took minutes."""
+    """Return the row of every problem, by `attempted`; after Ctrl-C the rows so far, unless there is none."""
     rows = []
     try:
         for problem in problems:

@@ -22,13 +22,13 @@ SHUFFLES = "normlab__shuffles.sum"
 BARRIERS = "normlab__barriers.sum"
 GRID = "launch__grid_size"  # of a launch, in Nsight Compute's words
 GLOBAL_ATOMICS = "normlab__atomics_mem_global.sum"
+SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
+SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 BUSIEST_LOADS = "normlab__busiest_thread_global_elements_op_ld.max"  # from here on they are the course's own (`costs`)
 BUSIEST_STORES = "normlab__busiest_thread_global_elements_op_st.max"
 BUSIEST_SHARED = "normlab__busiest_thread_shared_accesses.max"
 SHARED_ACCESSES = "normlab__shared_accesses.sum"
 EXCHANGES = "normlab__exchanges.sum"
-SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
-SHARED_STORES = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"
 BUSIEST = BUSIEST_LOADS, BUSIEST_STORES, BUSIEST_SHARED
 WORDS = {
     LOADS: "loads by warps",
@@ -123,8 +123,8 @@ class Size:
         return int(rng.integers(lowest, self.largest + 1))
 
     def beyond_the_range(self, rng: np.random.Generator) -> int:
-        """Return a size from the upper half of those beyond the range."""
-        return int(rng.integers(self.beyond // 2, self.beyond + 1))
+        """Return a size beyond the range, and at least half of `beyond`."""
+        return int(rng.integers(max(self.largest + 1, self.beyond // 2), self.beyond + 1))
 
     def above_a_power_of_two(self, rng: np.random.Generator) -> int:
         """Return a size a little above the power of two after `beyond`, because fixed limits are powers of two."""
@@ -232,8 +232,8 @@ class Exercise:
     def draws(self, seed: int, count: int) -> list[Drawn]:
         """Return the smallest input, every edge of every size, the example and `count` random draws, sorted by size.
 
-        Sizes without a limit are also drawn beyond their range, each together with small values of the other sizes, as
-        are the inputs of `also`.
+        Sizes without a limit are also drawn beyond their range. These draws and those of `also` have small values of
+        the other sizes.
         """
         rng = np.random.default_rng([seed, *self.name.encode()])
         chosen = [{name: size.smallest for name, size in self.sizes.items()}]
@@ -244,6 +244,7 @@ class Exercise:
             free = {name: int(rng.integers(size.smallest, size.largest + 1)) for name, size in self.sizes.items()}
             kind = self.kinds[number % len(self.kinds)]
             drawn.append(Drawn(free | fixed, kind, int(rng.integers(1 << 31))))
+        # Generators of their own: another `count` changes none of these draws.
         drawn += self._beyond(np.random.default_rng([seed, 2, *self.name.encode()]))
         rng = np.random.default_rng([seed, 3, *self.name.encode()])
         drawn += [self._near(fixed, kind, rng) for fixed, kind in self.also]

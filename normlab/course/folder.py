@@ -13,10 +13,9 @@ from normlab.course import catalogue
 from normlab.course.failure import Failure
 from normlab.course.grading import Result, check
 
-MEMORY = (
-    ".normlab-course.json"  # in the folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": shown?}
-)
-MOVED = 6  # earlier versions saved an exercise's number in place of its name, and it was so much smaller than today's
+# In the student's folder: {"solved": {name: digest}, "hints": {name: count}, "solutions": may they be shown?}
+MEMORY = ".normlab-course.json"
+MOVED = 6  # earlier versions saved numbers in place of names; today's number of the same exercise is so much larger
 LARGEST = 200_000  # bytes that a solution may have
 
 
@@ -151,7 +150,7 @@ def _memory(folder: Path) -> dict[str, Any]:
         if not all(type(count) is int and count >= 0 for count in parts["hints"].values()):
             raise ValueError("a number of hints is none")
         return parts | {"solutions": memory.get("solutions") is not False}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {"solved": {}, "hints": {}, "solutions": True}
 
 

@@ -13,7 +13,7 @@ Timer = Callable[[Callable[[], Any]], "Spread"]
 
 REPETITIONS = 20
 WARM_UP = 3
-LONG = 0.05  # seconds of a call
+LONG = 0.05  # seconds; a call that takes as long is repeated less often
 REPETITIONS_OF_LONG = 5
 FLUSH_BYTES = 256 * 2**20  # the L2 of an H200 has 60 MiB
 HEAD_START = 1_000_000  # GPU clocks, about 0.5 ms: longer than any contender's host side takes to queue its kernels
@@ -52,11 +52,7 @@ def spread(samples: list[float]) -> Spread:
 
 
 class EventTimer:
-    """A timer of a call on the GPU, with everything that the call reads in DRAM when it starts: see METHOD.
-
-    The flush writes its buffer instead of reading it. The call then finds L2 full of modified lines, and has to evict
-    one to DRAM for each line that it leaves in L2 itself: so its time includes every byte it writes.
-    """
+    """A timer of a call on the GPU, with everything that the call reads in DRAM when it starts: see METHOD."""
 
     def __init__(self) -> None:
         import torch
@@ -82,6 +78,8 @@ class EventTimer:
             self.cuda._sleep(HEAD_START)
             if before is not None:
                 before()
+            # The flush writes its buffer instead of reading it. The call then finds L2 full of modified lines, and has
+            # to evict one to DRAM for each line that it leaves in L2 itself: so its time includes every byte it writes.
             self.flush.zero_()
             begin.record()
             call()

@@ -10,6 +10,7 @@ comes after the norm or before it.
 A swapped norm keeps its class's interface (`normlab.nn.stand_in`), and its output keeps the old output's dtype.
 """
 
+import re
 from collections.abc import Collection
 from inspect import Parameter, signature
 from itertools import permutations
@@ -37,13 +38,14 @@ FAMILY = {
     for name in ("GroupNorm", *(f"{kind}Norm{rank}d" for kind in ("Batch", "Instance") for rank in (1, 2, 3)))
 }
 TORCH_NORMS = (torch.nn.LayerNorm, torch.nn.RMSNorm, torch.nn.GroupNorm, _NormBase)
+EPS = re.compile("(?<![a-z])eps|Eps|(?<![A-Z])EPS")  # begins a word: num_steps is no eps
 Choice: TypeAlias = tuple[Plan, Rule] | str
 
 
 def replace_norms(
     model: torch.nn.Module, memory_efficient: MemoryEfficient = "exact", *, fuse_residual: bool = False
 ) -> Report:
-    """Make normlab's norms of a model's norms, in place.
+    """Swap a model's norms for normlab's, in place.
 
     A norm stays the same object and gets another class, because lists, closures and compiled calls may refer to it.
     Copy a norm first to compare with it.
@@ -96,7 +98,7 @@ def replace_norms(
         if new is norm:
             norm.memory_efficient = memory_efficient
         elif not isinstance(new, str):
-            # The same object: what refers to it, such as a list or a closure, no module shows.
+            # Keep the object: no module tells which lists or closures refer to it.
             vars(norm).update(vars(new))
             become(norm, type(new))
     if fuse_residual:
@@ -128,7 +130,8 @@ def _eps(module: torch.nn.Module) -> str | None:
     own = vars(module)
     if "eps" in own:  # its value may be None, as torch.nn.RMSNorm's
         return "eps"
-    return next((name for name in own if "eps" in name.lower() and type(own[name]) in (int, float)), None)
+    numbers = (name for name in own if type(own[name]) in (int, float))
+    return next((name for name in numbers if EPS.search(name)), None)
 
 
 def _plans(old: Any) -> list[Plan]:
@@ -267,7 +270,7 @@ def _key(old: Any) -> Any:
     """
     # every module has the first of these; accelerate's hooks set the last three, and do not change what is computed
     common = {*vars(torch.nn.Module()), "forward", "_old_forward", "_hf_hook"}
-    own = sorted((name, value) for name, value in vars(old).items() if name not in common)
+    own = sorted((name, type(value), value) for name, value in vars(old).items() if name not in common)  # 1 is no True
     parameters = [(name, one.shape, one.device) for name, one in old.named_parameters()]
     modules = [(name, _key(child)) for name, child in old.named_children()]
     key = type(old), tuple(own), tuple(parameters), tuple(modules)

@@ -47,7 +47,9 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: DeviceArray | No
         return as_cuda_array(obj)
     if copy:
         return DeviceArray.of(copied_core(obj), stream=stream)
-    return device_array_like(np.asanyarray(obj), stream)
+    host = np.asanyarray(obj)
+    check_contiguous(host)  # as Numba does, although nothing is copied
+    return device_array_like(host, stream)
 
 
 def device_array(

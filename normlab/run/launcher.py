@@ -46,7 +46,7 @@ class Launcher:
     def __init__(self, sanitize: bool = False, trace: bool = False, check: bool = True, play: Path | None = None):
         """Prepare to run launches, under the sanitizer or the tracer if asked to.
 
-        `check`: only what Numba compiles. `play`: the page for what the tracer records of each kernel's first block.
+        `check`: refuse what Numba does not compile. `play`: the page that shows each kernel's first block.
         """
         self._sanitize, self._trace, self.checks, self._play = sanitize, trace, check and HAS_NUMBA, play
         self._records: dict[CodeType, Record] = {}
@@ -92,7 +92,9 @@ class Launcher:
                 record.first = error
                 if not self._sanitize:
                     raise
-        if self._sanitize:  # a traced launch runs a second time under the sanitizer, on the same contents of memory
+        if self._sanitize:
+            # A traced launch runs a second time under the sanitizer, on the same contents of memory. Of a launch that
+            # was not traced, `before` is empty.
             for memory, content in zip(arrays_in(launch.values), before, strict=False):
                 memory[...] = content
             self._sanitized(launch, record)

@@ -93,6 +93,8 @@ def core_dimensions(layout: str) -> tuple[list[tuple[str, ...]], list[tuple[str,
     inputs, outputs = (
         [tuple(name for name in part.split(",") if name) for part in side[1:-1].split("),(")] for side in sides
     )
+    if odd := [name for names in (*inputs, *outputs) for name in names if not name.isidentifier()]:
+        raise ValueError(f"a layout looks like '(m,n),(n)->(m)', but {layout!r} names a dimension {odd[0]!r}")
     if unknown := {name for names in outputs for name in names} - {name for names in inputs for name in names}:
         raise NameError(f"undefined output symbols: {', '.join(sorted(unknown))}")
     return inputs, outputs
@@ -118,6 +120,9 @@ class GeneralizedUfunc:
         if out is not None and len(arguments) > count:
             raise ValueError("cannot specify argument 'out' as both positional and keyword")
         outs = arguments[count:] or (out if isinstance(out, tuple) else (out,) * len(self._outputs))
+        if len(outs) != len(self._outputs):
+            had, needed = (plural(len(one), "array", "arrays") for one in (outs, self._outputs))
+            raise ValueError(f"out has {had}, but the layout has {needed} of results")
         outs = tuple(map(array_out, outs))
         arrays = list(map(array_in, arguments[:count]))
         dtypes = self._resolved(arrays)
@@ -127,7 +132,10 @@ class GeneralizedUfunc:
         operands = []
         for array, names, dtype in zip(arrays, self._inputs, dtypes, strict=True):
             core = tuple(sizes[name] for name in names)
-            operands.append(DeviceArray.of(np.broadcast_to(on_device(array, dtype), loop + core).reshape(rows, *core)))
+            memory = on_device(array, dtype)
+            if memory.shape != loop + core:  # else it stays writable: NumPy broadcasts to read-only views
+                memory = np.broadcast_to(memory, loop + core)
+            operands.append(DeviceArray.of(memory.reshape(rows, *core)))
         made = []
         for given, names, dtype in zip(outs, self._outputs, out_dtypes, strict=True):
             core = tuple(sizes[name] for name in names)
@@ -148,7 +156,7 @@ class GeneralizedUfunc:
             if declared == given:
                 return declared
         for declared in self._kernels:
-            if all(map(np.can_cast, declared, given)):
+            if all(map(np.can_cast, declared, given)):  # in this direction, as Numba's own search does
                 if any(isinstance(a, DeviceArray) and a.dtype != d for a, d in zip(arrays, declared, strict=True)):
                     raise TypeError(
                         "compatible signature is possible by casting but a device array cannot be cast: it does not "

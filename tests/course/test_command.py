@@ -117,7 +117,7 @@ def test_files_that_are_none_are_graded(folder):
         assert (done.exit_code, says in done.stdout) == (1, True)
 
 
-@pytest.mark.parametrize("count", ['"a"', "-5", "1.5"])
+@pytest.mark.parametrize("count", ['"a"', "-5", "1.5", pytest.param("[" * 100_000, id="nested")])
 def test_a_damaged_memory_is_no_memory(folder, count):
     (folder / ".normlab-course.json").write_text(f'{{"solved": {{}}, "hints": {{"welford_step": {count}}}}}')
     done = run("hint", 7)

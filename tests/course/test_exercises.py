@@ -110,3 +110,11 @@ def test_every_exercise_has_hints_an_example_its_number_and_the_lines_that_the_r
     assert exercise.example.keys() == exercise.sizes.keys()
     assert max(map(len, text.splitlines())) <= 120
     assert exercise.lines in (None, added_lines(reference.source(number), text))
+
+
+@pytest.mark.parametrize("number", catalogue.FILES)
+def test_sizes_beyond_the_range_are_beyond_it(number):
+    for size in catalogue.exercise(number).sizes.values():
+        if size.beyond:
+            drawn = {size.beyond_the_range(np.random.default_rng(seed)) for seed in range(200)}
+            assert size.largest < min(drawn) <= max(drawn) <= size.beyond

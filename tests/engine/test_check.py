@@ -1,7 +1,9 @@
 """What Numba refuses is refused by the check, in a sentence with the line; and what Numba compiles is not."""
 
 import inspect
+import linecache
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -241,3 +243,31 @@ def test_what_no_sentence_is_known_for_is_quoted_in_one_line():
     error = RuntimeError("Failed in cuda mode pipeline\n  something new, defined at /a.py (3)\nDuring: typing")
     told, line = front_end.sentence(error, front_end.Site(None, 7))
     assert (told, line) == ("Numba does not compile this: something new", 7)
+
+
+def test_a_folder_whose_name_begins_as_a_library_s_is_no_library(tmp_path, monkeypatch):
+    (tmp_path / "normlab_mine").mkdir()
+    file = tmp_path / "normlab_mine" / "helpers.py"
+    file.write_text("from numba import cuda\n\n@cuda.jit(device=True)\ndef helper(x):\n    return x.nothing\n")
+    helper = runpy.run_path(str(file))["helper"]
+
+    def kernel(x):
+        x[0] = helper(x)
+
+    library = type(front_end.LIBRARIES[0])(tmp_path / "normlab")
+    monkeypatch.setattr(front_end, "LIBRARIES", (*front_end.LIBRARIES, library))
+    refused = front_end.refusal(cuda.jit(kernel), ((np.dtype("float32"), 1),))
+    assert (refused.file, refused.line) == (str(file), 5)
+
+
+def test_a_device_function_of_an_ipython_cell_is_named_with_the_cell(monkeypatch):
+    cells = {
+        "<ipython-input-1-a>": "@cuda.jit(device=True)\ndef helper(x):\n    return x[0] + 'a'\n",
+        "<ipython-input-2-b>": "@cuda.jit\ndef kernel(x):\n    x[0] = helper(x)\n",
+    }
+    names = {"cuda": cuda}
+    for name, text in cells.items():
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+        exec(compile(text, name, "exec"), names)
+    refused = front_end.refusal(names["kernel"], ((np.dtype("float32"), 1),))
+    assert (refused.file, refused.line) == ("<ipython-input-1-a>", 3)

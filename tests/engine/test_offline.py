@@ -156,6 +156,11 @@ def test_what_nvjitlink_refuses_is_said_with_its_reason(monkeypatch):
         offline.compile_cubin(cuda.jit(body), kinds_of_types(ROWS), (9, 0))
 
 
+def test_a_compute_capability_that_nvjitlink_does_not_know_is_named():
+    with pytest.raises(RuntimeError, match=r"nvJitLink could not make body for -arch=sm_95: .*ARCH"):
+        compile_ptx(cuda.jit(body), ROWS, (9, 5))
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -263,6 +263,20 @@ def test_other_sizes_are_refused(dtype, width, size):
 
 
 @needs.compiler
+@pytest.mark.parametrize("width", [0, -4])
+def test_a_vector_without_elements_is_refused(width):
+    @cuda.jit
+    def load(x, y):
+        values = cuda.local.array(4, float32)
+        load_vector_into(values, 0, x, 0, width)
+        y[0] = values[0]
+
+    message = f"load_vector_into moves 4, 8 or 16 bytes at a time, but {width} x float32 are {4 * width}"
+    with pytest.raises(REFUSED, match=message):
+        compile_ptx(load, ((np.float32, 1), (np.float32, 1)))
+
+
+@needs.compiler
 def test_a_tuple_of_32_bytes_is_refused():
     with pytest.raises(REFUSED, match="load_vector moves 4, 8 or 16 bytes at a time, but 8 x float32 are 32"):
         compile_ptx(tuples(8), types_of(np.float32))

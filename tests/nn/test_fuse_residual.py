@@ -564,3 +564,23 @@ def test_a_forward_may_have_its_own_name_for_the_layer():
     report = replace_norms(model, fuse_residual=True)
     assert [sites for *_, sites in report.fused] == [LAYERS[LlamaLayer]] * 2, report.unfused
     close(results(model, x), results(old, x))
+
+
+def test_a_layer_may_have_a_module_under_two_names_and_a_name_without_a_module():
+    class Layer(PreLayerNormLayer):
+        def __init__(self, size):
+            super().__init__(size)
+            self.register_module("gate", None)
+            self.same = self.mlp
+
+        def forward(self, x):
+            x = x + self.attn(self.ln_1(x))[0]
+            y = self.ln_2(x)
+            y = self.same(y)
+            return x + (y if self.gate is None else self.gate(y))
+
+    model, x = drawn(Layer), drawn_input()
+    old = copy.deepcopy(model)
+    report = replace_norms(model, fuse_residual=True)
+    assert [name for name, *_ in report.fused] == ["0", "1"], report.unfused
+    close(results(model, x), results(old, x))

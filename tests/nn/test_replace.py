@@ -582,6 +582,35 @@ def test_a_norm_is_found_by_what_it_computes_under_any_names(norm, dimension, ep
     assert vars(old[0]).items() <= {**vars(model[0]), **{n: v for n, v in vars(old[0]).items() if n[0] == "_"}}.items()
 
 
+def test_a_number_of_steps_is_no_eps():
+    class Scaled(torch_nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.num_steps, self.scale = 3, torch_nn.Parameter(torch.rand(8))
+
+        def forward(self, x):
+            return x * self.scale
+
+    model = torch_nn.Sequential(ScaledNorm(("g",), False, -1, "epsilon"), Scaled())
+    vars(model[0]).update({"MAX_STEPS": 5, "steps": 0, "epsilon": vars(model[0]).pop("epsilon")})  # in this order
+    report = replace_norms(model)
+    assert [new for *_, new in report] == [FusedRMSNorm]
+    assert report.left == report.missed == []
+
+
+def test_a_norm_with_1_is_not_the_norm_with_true():
+    class SwitchedNorm(ScaledNorm):
+        def __init__(self, switch):
+            super().__init__(("g",), False, -1, "eps")
+            self.switch = switch
+
+        def forward(self, hidden_states):
+            return super().forward(hidden_states) + (0 if self.switch is True else 3)
+
+    report = replace_norms(torch_nn.Sequential(SwitchedNorm(True), SwitchedNorm(1)))
+    assert ([name for name, *_ in report], [name for name, *_ in report.left]) == (["0"], ["1"])
+
+
 def test_a_replaced_norm_takes_the_old_one_s_keyword_and_no_other():
     model = torch_nn.Sequential(ScaledNorm(("g",), False, -1))
     replace_norms(model)

@@ -121,6 +121,18 @@ def test_guvectorize_loops_over_the_other_dimensions(cuda, matvec):
     assert (matvec(a, x, flat) == want.ravel()).all()
 
 
+def test_guvectorize_may_write_to_an_input_that_is_not_broadcast(cuda):
+    @numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(n)", target="cuda")
+    def count(x, y):
+        x[0] += 1
+        y[0] = x[0]
+
+    host = np.zeros((2, 1), np.float32)
+    device = cuda.to_device(host)
+    assert count(host).tolist() == count(device).copy_to_host().tolist() == [[1], [1]]
+    assert (host.tolist(), device.copy_to_host().tolist()) == ([[0], [0]], [[1], [1]])  # a host array is copied
+
+
 def test_guvectorize_checks_shapes_and_types(cuda, matvec):
     a = np.zeros((2, 3), np.float32)
     with pytest.raises(ValueError, match=r"arg #2: shape\[0\] mismatch"):
@@ -146,3 +158,9 @@ def test_guvectorize_checks_shapes_and_types(cuda, matvec):
         numba.guvectorize(["void(float32[:], float32[:])"], "(n)->(k)", target="cuda")(lambda a, b: None)
     with pytest.raises(ValueError, match="a layout looks like"):
         numba.guvectorize(["void(float32[:], float32[:])"], "(n)", target="cuda")(lambda a, b: None)
+    for layout in ("(n)(k)->(n)", "((n))->()", "(3)->()", "(n-1)->()"):
+        with pytest.raises(ValueError, match="names a dimension"):
+            numba.guvectorize(["void(float32[:], float32[:])"], layout, target="cuda")(lambda a, b: None)
+    for outs, had in (((), "no arrays"), ((None, None), "2 arrays")):
+        with pytest.raises(ValueError, match=f"out has {had}, but the layout has 1 array"):
+            matvec(a, a[0], out=outs)

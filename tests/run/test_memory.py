@@ -113,6 +113,8 @@ def test_copies_refuse_what_numba_refuses(cuda):
     device = cuda.to_device(np.zeros((3, 4)))
     with pytest.raises(ValueError, match="non-contiguous buffer"):
         cuda.to_device(np.zeros((4, 6))[:, ::2])
+    with pytest.raises(ValueError, match="non-contiguous buffer"):
+        cuda.to_device(np.zeros((4, 6))[:, ::2], copy=False)
     assert cuda.to_device(np.broadcast_to(np.arange(3.0), (2, 3)))[1, 2] == 2
     with pytest.raises(ValueError, match="non-contiguous buffer"):
         device[:, 1].copy_to_device(np.zeros(3))

@@ -193,7 +193,8 @@ def test_the_data_is_rounded_to_the_dtype_and_the_error_is_of_its_size(dtype):
     itemsize = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[dtype]
     statistic = max(4, itemsize)
     assert layer.saved_input.bytes_kept == 4 * 33 * itemsize + 2 * 4 * statistic
-    assert (f"input: float32, rounded to {dtype} (--dtype)" in layer.notes) == (dtype != "float32")
+    done = "widened" if dtype == "float64" else "rounded"
+    assert (f"input: float32, {done} to {dtype} (--dtype)" in layer.notes) == (dtype != "float32")
 
 
 def test_rms_norm_has_no_bias_and_keeps_no_mean():

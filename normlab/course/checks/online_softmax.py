@@ -40,9 +40,10 @@ def softmax(x: np.ndarray) -> Answer:
         exponentials = np.exp(d)
         p = exponentials / exponentials.sum(axis=1, keepdims=True)
         roundings = 6 * (x.shape[1] + TREE) * U
+        # Where p is 0, d may be -inf: 0 times an infinite factor would be NaN.
         factor = np.where(p > 0, np.exp(3 * U * np.where(p > 0, abs(d), 0)), 1)
         in_sum = (p * (factor * (1 + roundings / (1 - roundings)) - 1)).sum(axis=1, keepdims=True) + U
-        error = factor * (1 + 7 * U) / (1 - in_sum) - 1
+        error = factor * (1 + 7 * U) / (1 - in_sum) - 1  # 6u as above, and 1u to spare
         return Answer(p, p * error + 8 * SUBNORMAL)
 
 

@@ -18,7 +18,7 @@ from normlab.engine.compile.sentences import Site, plain, sentence
 from normlab.engine.compile.signatures import kinds_of_types, numba_type
 
 # Folders of libraries: a place in them is not where a user's kernel is wrong.
-LIBRARIES = (str(Path(__file__).parents[2]), *{sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+LIBRARIES = (Path(__file__).parents[2], *{Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")})
 
 
 class Refusal(NamedTuple):
@@ -33,8 +33,8 @@ class Refusal(NamedTuple):
 def refusal(kernel: Any, argument_types: tuple) -> Refusal | None:
     """Return why Numba does not compile a kernel for arguments of these types, or None if it does.
 
-    Numba infers the types of all variables and lowers the kernel to LLVM, which finds what the GPU's compiler refuses.
-    It takes 0.1 to 1.2 s.
+    Numba infers the types of all variables and lowers the kernel to LLVM, because some code is refused only then. Both
+    take 0.1 to 1.2 s.
 
     Args:
         kernel: a function under `cuda.jit`.
@@ -80,18 +80,22 @@ def _place(error: Exception, kernel_file: str) -> tuple[str, int | None]:
     message = plain(error)
     found = []
     for match in re.finditer(r'File "([^"\n]+)", line (\d+)|(?:at|location:|from) ([^\s(][^\n(]*?) \((\d+)\)', message):
-        name = match[1] or match[3]
-        found.append((name if name.startswith("<") else os.path.abspath(name), int(match[2] or match[4])))
+        found.append((_absolute(match[1] or match[3]), int(match[2] or match[4])))
     for frame in reversed([frame for frame, _ in walk_tb(error.__traceback__)]):
         for name in ("inst", "expr", "constraint", "self"):  # what a pass holds: an instruction of the IR, or itself
             at: Any = getattr(frame.f_locals.get(name), "loc", None)
             if getattr(at, "line", None) is not None and getattr(at, "filename", None):
-                found.append((os.path.abspath(at.filename), at.line))
+                found.append((_absolute(at.filename), at.line))
                 break
     for file, line in found:
-        if file == os.path.abspath(kernel_file) or not file.startswith(LIBRARIES):
-            return (kernel_file if file == os.path.abspath(kernel_file) else file), line or None
+        if file == _absolute(kernel_file) or not any(map(Path(file).is_relative_to, LIBRARIES)):
+            return (kernel_file if file == _absolute(kernel_file) else file), line or None
     return kernel_file, None
+
+
+def _absolute(file: str) -> str:
+    """Return a file's absolute path; an IPython cell, such as <ipython-input-1-…>, has a name instead."""
+    return file if file.startswith("<") else os.path.abspath(file)
 
 
 def _function_at(file: str, line: int | None) -> ast.FunctionDef | None:

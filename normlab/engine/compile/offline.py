@@ -149,7 +149,10 @@ def _link(kernel: Any, kinds: tuple, cc: tuple[int, int], size: Any, read: Any, 
         options += ("-lineinfo",)
     with _named_if_missing():
         sources = _intermediate_codes(kernel, kinds, cc)
-        linker = nvjitlink.create(len(options), options)
+        try:
+            linker = nvjitlink.create(len(options), options)
+        except nvjitlink.nvJitLinkError as error:  # a GPU newer than this nvJitLink
+            raise RuntimeError(f"nvJitLink could not make {name} for {options[0]}: {error}") from error
     try:
         for source in sources:
             nvjitlink.add_data(linker, nvjitlink.InputType.LTOIR, source, len(source), name)

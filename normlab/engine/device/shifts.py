@@ -151,7 +151,7 @@ def _load_if(builder, flag, begin, size):
 
 
 def _as_vector(builder, words, dtype):
-    """Return words as a vector as `_vector_pointer` has it: of words, or of float32."""
+    """Return words as the vector that `vector_element` takes: of words for 16-bit elements, else of float32."""
     vector = ir.VectorType(WORD, len(words))(ir.Undefined)
     for position, word in enumerate(words):
         vector = builder.insert_element(vector, word, WORD(position))
@@ -174,6 +174,7 @@ def _load_words_if(words: Any, at: int, line: Any, index: Any, wanted: Any, widt
 
 
 def _cut_into(target: Any, start: int, words: Any, at: int, shift: int, width: int, like: Any) -> None:
+    # With no shift the second vector is not read: `_widen_into`'s words hold one.
     count = (2 if shift else 1) * width * like.itemsize // WORD_BYTES
     elements = np.array([words[at + place] for place in range(count)], np.int32).view(like.dtype)
     for position in range(width):

@@ -83,7 +83,7 @@ def load_vector_into(typing_context, target, start, array, index, width):
 
 @intrinsic
 def load_vector_evict_last(typing_context, target, start, array, index, width):
-    """Load from global memory as `load_vector_into` does, and ask L2 to evict the lines that were read last.
+    """Load from global memory as `load_vector_into` does, and ask L2 to evict the lines read after all others.
 
     `engine.device.caching` says why. A single element of 16 bits is loaded without the hint.
     """
@@ -245,7 +245,7 @@ def _check_vector(name, array, count):
     """Raise TypingError unless intrinsic `name` can move `count` elements of `array`."""
     size = count * array.dtype.bitwidth // 8
     several = name in ("load_vector", "store_vector") or size % 16
-    if size not in (4, 8, 16) and count != 1 and several:
+    if count < 1 or (size not in (4, 8, 16) and count != 1 and several):
         raise TypingError(f"{name} moves 4, 8 or 16 bytes at a time, but {count} x {array.dtype} are {size}")
     if array.layout != "C":
         raise TypingError(f"{name} needs a C-contiguous array, whose neighbours lie side by side, but got {array}")

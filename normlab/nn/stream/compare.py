@@ -1,8 +1,8 @@
 """Compare a layer with the same layer rewritten, before a model gets it. Called by `normlab.nn.stream.layers`.
 
 Copies of the layer run on the CPU in float64, with its own norms and its own code. A small function, a different one
-for each, replaces every other module with parameters, because the rewriting does not change what these compute. So the
-comparison is as fast for a large layer. Outputs and all gradients are compared, in training and in evaluation.
+for each, replaces every other module with parameters, because the rewriting does not change what these compute. So a
+large layer takes no longer to compare. Outputs and all gradients are compared, in training and in evaluation.
 """
 
 import copy
@@ -142,10 +142,11 @@ def _become(layer: Any, kind: Any) -> Any:
 def _copied(layer: Any, extras: dict[str, int]) -> Any:
     """Return a copy of the layer in float64 on the CPU, without hooks, with random parameters and with stand-ins."""
     bare, generator = _bare(layer), torch.Generator().manual_seed(0)
-    children: dict[str, Any] = {}
+    # `named_children` leaves out a None and a module's second name, which the layer's code may use.
+    made: dict[Any, Any] = {None: None}
     for number, (name, child) in enumerate(layer.named_children()):
-        children[name] = _StandIn(number, extras[name]) if name in extras else _bare(child)
-    vars(bare)["_modules"] = children
+        made[child] = _StandIn(number, extras[name]) if name in extras else _bare(child)
+    vars(bare)["_modules"] = {name: made[child] for name, child in vars(layer)["_modules"].items()}
     copied = copy.deepcopy(bare)
     for module in (copied, *copied.children()):
         for held in (module._parameters, module._buffers):

@@ -58,7 +58,8 @@ def layer_of(source: Source, norm: str, dtype: str, rows: int) -> Layer:
             notes.append(f"{key}: {said}")
     eps = float(np.reshape(arrays.pop("eps"), -1)[0])
     if arrays["input"].dtype != FLOATS[dtype]:
-        notes.append(f"input: {arrays['input'].dtype}, rounded to {dtype} (--dtype)")
+        done = "widened" if np.can_cast(arrays["input"].dtype, FLOATS[dtype]) else "rounded"
+        notes.append(f"input: {arrays['input'].dtype}, {done} to {dtype} (--dtype)")
     rounded = {key: _rounded(key, array, dtype) for key, array in arrays.items()}
     return Layer(source.name, bias=rounded.pop("bias", None), eps=eps, rows_total=total, notes=tuple(notes), **rounded)
 

@@ -120,10 +120,10 @@ def train_sentences(record: dict[str, Any]) -> list[str]:
     sentences = []
     for dtype in dtypes(record):
         rows = [row for row in of_dtype(record, dtype) if row["variant"] != TORCH]
-        furthest = max(rows, key=lambda row: math.inf if math.isnan(row["difference"]) else row["difference"])
+        worst = furthest(rows)
         sentences.append(
             f"{dtype}: rounding alone takes torch.nn {by_rounding(record, dtype):.1e} from itself; normlab's norms are "
-            f"off by up to {furthest['difference']:.1e} ({furthest['variant']})."
+            f"off by up to {worst['difference']:.1e} ({worst['variant']})."
         )
     return sentences
 
@@ -158,4 +158,9 @@ def of_dtype(record: dict[str, Any], dtype: str) -> list[dict[str, Any]]:
 
 def by_rounding(record: dict[str, Any], dtype: str) -> float:
     """Return the largest difference between torch.nn's losses and those of its runs in another order."""
-    return max(row["difference"] for row in of_dtype(record, dtype) if row["turned"])
+    return furthest([row for row in of_dtype(record, dtype) if row["turned"]])["difference"]
+
+
+def furthest(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the run with the largest difference; NaN is larger than any number."""
+    return max(rows, key=lambda row: math.inf if math.isnan(row["difference"]) else row["difference"])

@@ -25,7 +25,8 @@ RATE = 3e-3  # AdamW's learning rate
 WINDOW = 20  # a smoothed loss is the mean of so many steps
 OTHER_ORDERS = 7  # the most further runs of torch.nn: with the passages of each batch rotated by 1, 2, … places
 DEFAULT_DTYPES = ("float32", "bfloat16")
-DTYPES = (*DEFAULT_DTYPES, "float64")  # in float16 alone, without a scaled loss, AdamW divides by 0
+# Not float16: AdamW's eps of 1e-8 is 0 there, and so are squares of small gradients without a scaled loss.
+DTYPES = (*DEFAULT_DTYPES, "float64")
 METHOD = (
     "The same initial parameters and the same batches for all; AdamW, parameters in the dtype named. Difference: the "
     f"largest between two losses, each the mean of {WINDOW} steps, or of all if they are fewer. By rounding alone: "
@@ -107,6 +108,8 @@ def difference(curve: list[float], other: list[float]) -> float:
 
 def run(lesson: Lesson, dtypes: list[str], advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """Return the record of `normlab train`; `advance` is called after each run in each dtype."""
+    for dtype in dtypes:  # `prepare` has checked one; minutes of the others' runs would be lost
+        measure.check_fits(lesson.shape._replace(dtype=dtype), lesson.device)
     with threads(lesson.shape):
         rows = [row for dtype in dtypes for row in _rows(lesson, dtype, advance)]
     shape = lesson.shape._asdict()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from normlab.studies.memory import text, train
+from normlab.studies.memory import measure, tables, text, train
 from normlab.studies.memory.model import Shape
 from normlab.studies.memory.variants import TORCH, VARIANTS
 
@@ -52,10 +52,24 @@ def test_a_batch_of_two_has_one_other_order():
     assert lesson(1, batch=2).runs == [*((variant, 0) for variant in VARIANTS), (TORCH, 1)]
 
 
+def test_a_dtype_that_does_not_fit_is_refused_before_the_first_run(monkeypatch):
+    monkeypatch.setattr(measure.prediction, "peak", lambda shape, device: 1e30 if shape.dtype == "float64" else 0)
+    runs = []
+    with pytest.raises(measure.CapacityError):
+        train.run(lesson(1, batch=2), ["float32", "float64"], lambda: runs.append(1))
+    assert runs == []
+
+
 def test_smoothing_a_short_curve_takes_its_mean_and_a_nan_stays():
     assert train.smoothed([1.0, 3.0]).tolist() == [2.0]
     assert math.isnan(train.difference([1.0, math.nan], [1.0, 1.0]))
     assert train.difference([1.0] * 40, [1.0] * 20 + [3.0] * 20) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("differences", [(1e-6, math.nan), (math.nan, 1e-6)])
+def test_a_nan_of_another_order_is_the_largest_difference_by_rounding(differences):
+    rows = [{"dtype": "float32", "turned": 1 + i, "difference": one} for i, one in enumerate(differences)]
+    assert math.isnan(tables.by_rounding({"rows": rows}, "float32"))
 
 
 def test_passages_are_the_text_and_targets_one_byte_further():
