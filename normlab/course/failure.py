@@ -24,6 +24,7 @@ PRINTED = 10  # lines of a kernel's printed output that a message shows
 FIRST = [
     "barrier-divergence",
     "deadlock",
+    "lock-order",
     "shuffle-mask",
     "out-of-bounds",
     "negative-index",
