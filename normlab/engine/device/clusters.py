@@ -141,9 +141,9 @@ def _register(bits):
 
 
 def _checked_bits(name, array):
-    """Return the bits of an element. Raise TypingError unless they are 32 or 64."""
-    if array.dtype.bitwidth not in (32, 64):
-        raise TypingError(f"{name} moves elements of 32 or 64 bits, but got an array of {array.dtype}")
+    """Return the bits of an element. Raise TypingError unless it is an int or a float of 32 or 64 bits."""
+    if not isinstance(array.dtype, (types.Integer, types.Float)) or array.dtype.bitwidth not in (32, 64):
+        raise TypingError(f"{name} moves ints and floats of 32 or 64 bits, but got an array of {array.dtype}")
     return array.dtype.bitwidth
 
 

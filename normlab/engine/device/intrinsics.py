@@ -90,14 +90,17 @@ def flat(typing_context, array):
 
 
 def element_pointer(context, builder, signature, args):
-    """Return the address of `array[index]`, where array and index are an intrinsic's first two arguments."""
+    """Return the address of `array[index]`, where array and index are an intrinsic's first two arguments.
+
+    Raises TypingError unless the index has one int for each axis.
+    """
     array, index = signature.args[:2]
     many = isinstance(index, types.BaseTuple)
-    values = cgutils.unpack_tuple(builder, args[1]) if many else [args[1]]
-    indices = [
-        context.cast(builder, value, kind, types.intp)
-        for value, kind in zip(values, index if many else [index], strict=True)
-    ]
+    values, kinds = (cgutils.unpack_tuple(builder, args[1]), [*index]) if many else ([args[1]], [index])
+    # Numba's pointer arithmetic takes any number of indices, and the cast would cut a float.
+    if len(kinds) != array.ndim or not all(isinstance(kind, types.Integer) for kind in kinds):
+        raise TypingError(f"an index of {array} has one int per axis, but got {', '.join(map(str, kinds))}")
+    indices = [context.cast(builder, value, kind, types.intp) for value, kind in zip(values, kinds, strict=True)]
     data = context.make_array(array)(context, builder, args[0])
     return cgutils.get_item_pointer(context, builder, array, data, indices, wraparound=False)
 
