@@ -18,7 +18,7 @@ MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim
 
 def execute(script: str, arguments: list[str], module: bool = False) -> int:
     """Run `script` to its end and return the exit code that `python script` would have. module: `python -m script`."""
-    before = sys.argv, sys.path[0], sys.modules["__main__"]
+    before = sys.argv, sys.path[:1], sys.modules["__main__"]
     sys.argv = [script, *arguments]
     # first on the path: the script's folder, or for a module the current one
     sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(script))
@@ -35,7 +35,7 @@ def execute(script: str, arguments: list[str], module: bool = False) -> int:
             return 130 if isinstance(error, KeyboardInterrupt) else 1
         return 0
     finally:
-        sys.argv, sys.path[0], sys.modules["__main__"] = before
+        sys.argv, sys.path[:1], sys.modules["__main__"] = before  # a slice: the script may have emptied its path
 
 
 def _run_file(script: str) -> None:
@@ -66,7 +66,7 @@ def _show(error: BaseException) -> None:
             link.__traceback__ = _own_frames(link.__traceback__)
             if isinstance(link, CompilerError):
                 link.words = ""  # the sentence says it
-            chain += [link.__cause__, link.__context__]
+            chain += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]  # the last: of a group
     sys.excepthook(type(error), error, error.__traceback__)
 
 
