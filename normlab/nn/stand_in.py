@@ -123,6 +123,9 @@ def _complete(new: Any, plan: Plan) -> None:
     for name, value in settings.items():
         if not hasattr(new, name):
             setattr(new, name, value)
+    size = vars(new).get("normalized_shape", ())
+    if not isinstance(size, tuple):  # an int or a list: normlab expects a tuple, as torch.nn's norms have
+        new.normalized_shape = (size,) if isinstance(size, int) else tuple(size)
 
 
 def become(norm: torch.nn.Module, kind: Any) -> None:
