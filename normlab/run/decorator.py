@@ -67,7 +67,7 @@ def _converting(kernel: Kernel, signatures: list[Signature]) -> Kernel:
     parameters = signature(kernel.py_func)
 
     def converted(*arguments, **named):
-        if named:
+        if named:  # the casts are listed by position
             arguments = parameters.bind(*arguments, **named).args
         argument_casts, result_cast = declared[closest(signatures, arguments) if len(declared) > 1 else 0]
         pairs = zip(argument_casts, arguments, strict=True)

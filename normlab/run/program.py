@@ -50,7 +50,7 @@ def _exit_code(stop: SystemExit) -> int:
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
-        return stop.code & 0xFF
+        return stop.code & 0xFF  # all that a shell gets
     print(stop.code, file=sys.stderr)
     return 1
 
@@ -65,7 +65,7 @@ def _show(error: BaseException) -> None:
             seen.add(id(link))
             link.__traceback__ = _own_frames(link.__traceback__)
             if isinstance(link, CompilerError):
-                link.words = ""  # the sentence says it
+                link.words = ""  # the compiler's own words, which str(link) would append to the sentence
             chain += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]  # the last: of a group
     sys.excepthook(type(error), error, error.__traceback__)
 

@@ -106,7 +106,7 @@ def element_pointer(context, builder, signature, args):
 
 
 def widen(context, builder, value, source, wide):
-    """Convert a value of type `source` to the accumulator's type `wide`, exactly."""
+    """Convert a value of type `source` to the accumulator's type `wide`; a float keeps its value."""
     if source == BFLOAT16:  # the upper half of a float32
         bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
         return builder.bitcast(bits, ir.FloatType())
@@ -117,6 +117,7 @@ def convert(context, builder, value, source, target):
     """Convert a value of type `source` to type `target`, rounded to nearest even."""
     if target != BFLOAT16:
         return context.cast(builder, value, source, target)
+    # A float64 is rounded twice, first to float32, as ml_dtypes does in the simulator.
     single = context.cast(builder, value, source, types.float32)
     function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
     return builder.call(ir.InlineAsm(function, "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 SHAPES = {"sgemm": ("M x N x K", "128x128x32", 3), "family": ("N x C x H x W", "2x8x16x16", 4)}
-ROWS = ("rows x columns", "8x256", 2)  # of any other
+ROWS = ("rows x columns", "8x256", 2)  # of any other ladder
 
 
 def steps_of(name: str) -> tuple[str, list[Any]]:
