@@ -639,6 +639,13 @@ def test_stand_ins_run_the_kernels_too(memory_efficient):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+def test_an_input_that_is_given_twice_is_named_twice():
+    model = block(norm=LlamaRMSNorm(8))
+    replace_norms(model)
+    with pytest.raises(TypeError, match="called hidden, got hidden, hidden"):
+        model["norm"](torch.ones(8), hidden=torch.ones(8))
+
+
 @pytest.mark.parametrize("size", [8, [8]])
 def test_a_norm_s_size_becomes_a_tuple_as_torch_s_own(size):
     old = LlamaRMSNorm(8, 1e-4)
