@@ -17,25 +17,25 @@ MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim
 
 
 def execute(script: str, arguments: list[str], module: bool = False) -> int:
-    """Run `script` to its end and return the exit code that `python script` would have. module: `python -m script`."""
-    before = sys.argv, sys.path[:1], sys.modules["__main__"]
+    """Run `script` to its end and return the exit code that `python script` would have. module: `python -m script`.
+
+    The arguments, the path and `__main__` stay the script's, for its threads and its `atexit` functions. Of a module
+    `__main__` does not stay: runpy takes it back.
+    """
     sys.argv = [script, *arguments]
     # first on the path: the script's folder, or for a module the current one
     sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(script))
     try:
-        try:
-            if module:
-                runpy.run_module(script, run_name="__main__", alter_sys=True)
-            else:
-                _run_file(script)
-        except SystemExit as stop:
-            return _exit_code(stop)
-        except BaseException as error:
-            _show(error)
-            return 130 if isinstance(error, KeyboardInterrupt) else 1
-        return 0
-    finally:
-        sys.argv, sys.path[:1], sys.modules["__main__"] = before  # a slice: the script may have emptied its path
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            _run_file(script)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException as error:
+        _show(error)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
 
 
 def _run_file(script: str) -> None:

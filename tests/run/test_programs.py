@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from run.conftest import keep_ours
 
 from normlab.run.launcher import Launcher
 from normlab.run.program import execute
@@ -175,13 +176,40 @@ def test_exit_codes_are_the_program_s(run, how, code, said, monkeypatch):
     assert f"'{how}'] __main__ True True" in finished.out
 
 
+def test_threads_that_outlive_a_script_find_its_modules_its_arguments_and_its_main(tmp_path, monkeypatch):
+    keep_ours(monkeypatch)
+    (tmp_path / "beside_it.py").write_text("VALUE = 7\n")
+    (tmp_path / "outlived.py").write_text(
+        """
+import sys
+import threading
+
+def late():
+    ended.wait()
+    import __main__
+    import beside_it
+    told.append((beside_it.VALUE, sys.argv[1:], __main__.late is late))
+
+told, ended = [], threading.Event()
+thread = threading.Thread(target=late, daemon=True)
+thread.start()
+"""
+    )
+    assert execute(str(tmp_path / "outlived.py"), ["7"]) == 0
+    script = sys.modules["__main__"]
+    script.ended.set()
+    script.thread.join()
+    assert script.told == [(7, ["7"], True)]
+
+
 def test_a_program_may_empty_its_path(capsys, tmp_path, monkeypatch):
+    keep_ours(monkeypatch)
     (tmp_path / "empties.py").write_text("import sys\nsys.path.clear()\nsys.exit(3)\n")
-    monkeypatch.setattr(sys, "path", sys.path[:])
     assert execute(str(tmp_path / "empties.py"), []) == 3
 
 
-def test_a_group_of_exceptions_shows_the_program_s_lines_only(capsys, tmp_path):
+def test_a_group_of_exceptions_shows_the_program_s_lines_only(capsys, tmp_path, monkeypatch):
+    keep_ours(monkeypatch)
     (tmp_path / "grouped.py").write_text(
         """
 import numpy as np
