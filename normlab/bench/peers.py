@@ -1,7 +1,7 @@
 """Call each peer as its users call it, without the host side of autograd where the peer allows that.
 
-PEERS maps a peer's name to a function that imports it and returns its contenders; it raises ImportError where the peer
-is not installed. What the timed call leaves out is said in each.
+PEERS maps a peer's name to a function that imports it and returns its contenders (`normlab.bench.contenders`); the
+function raises ImportError if the peer is not installed. Each class says what its timed call leaves out.
 """
 
 import os
@@ -12,7 +12,7 @@ from normlab.bench.problem import DIRECTIONS, EPS, Data
 
 
 class UnsupportedError(Exception):
-    """A peer does not have this norm."""
+    """Raised if a peer does not have a norm."""
 
 
 class ByAutograd:
@@ -186,7 +186,7 @@ def _pick(results: Any, *positions: int | None) -> tuple:
 
 
 def _tutorial() -> list[Any]:
-    import triton  # noqa: F401  # the reason to be absent, where it is
+    import triton  # noqa: F401  # before the path is looked at: its ImportError says what to install first
 
     from normlab.bench.tutorial import layer_norm_of
 
@@ -212,4 +212,4 @@ PEERS: dict[str, Callable[[], list[Any]]] = {
     "triton": _tutorial,
     "compile-inference": lambda: [CompiledForInference("compile-inference", _norm)],
 }
-ON_REQUEST = ("compile-inference",)  # the other peers do more: they save what a backward needs
+ON_REQUEST = ("compile-inference",)  # its forward does less than the others' do, which save for a backward

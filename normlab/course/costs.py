@@ -210,6 +210,7 @@ class LaneCosts(LaneRecorder):
 
     def _holds(self, slots: np.ndarray, space: str, size: int, addresses: np.ndarray) -> np.ndarray:
         """Return for each slot whether it holds what it loads, and note what it holds afterwards."""
+        # 64 is more than a launch's kinds: accesses that share a number agree in address, space and size.
         places = 64 * addresses + self._kinds.setdefault((space, size), len(self._kinds))
         same = self._loaded[slots] == places[:, None]
         held = same.any(axis=1)

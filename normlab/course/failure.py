@@ -18,12 +18,13 @@ from normlab.sim import METRICS
 
 WARP = 32  # threads
 SHOWN = 40  # elements of an input that a message prints at most
-UNEVEN = 1.4  # other right solutions let other threads store a row's statistics; below 2, which is twice the work
+UNEVEN = 1.4  # in a right solution the busiest thread may store a row's statistics, too; twice a thread's work is 2
 PRINTED = 10  # lines of a kernel's printed output that a message shows
 # The kinds of the sanitizer's findings, each cause before its possible consequences.
 FIRST = [
     "barrier-divergence",
     "deadlock",
+    "lock-order",
     "shuffle-mask",
     "out-of-bounds",
     "negative-index",
@@ -37,7 +38,7 @@ class Failure:
     """What went wrong: a kind, one clear line, the line of the student's file, and more lines that explain.
 
     `element`: the array and the index of a wrong value. `printed`: the kernel's printed output. `excess`: how many
-    times as much as allowed an exceeded budget takes.
+    times as much as allowed, or in `uneven` as is fair, an exceeded budget takes.
     """
 
     kind: str
@@ -283,12 +284,14 @@ def uneven(
             at_most = fair
             if metric == BUSIEST_LOADS and metric in needed["busiest"]:
                 by_all = who["of_launch"] / needed["busiest"][metric]["of_launch"]
-                at_most = round(fair * min(max(by_all, 1), 2))  # 1.97: some threads meet an element again
+                # Rounded: by_all is 1.97 in such a walk, because some threads meet an element again.
+                at_most = round(fair * min(max(by_all, 1), 2))
             if who["count"] > at_most:
                 headline = f"{who['count']} {WORDS[metric]}, at most {at_most} allowed: let all threads share the work"
                 place = next((one for one in who["lines"] if one["file"] == source.file), {"line": None})
                 told = f"by {_thread(who)}{_place(who | place, source.file)}" if place["line"] else f"by {_thread(who)}"
                 details = told, f"counted on {drawn}"
+                # In times of `fair`, so that a thread that walks alone is named before the traffic that its walk makes.
                 return Failure("budget", headline, place["line"], details, excess=who["count"] / max(fair, 0.5))
     return None
 

@@ -123,6 +123,9 @@ def _complete(new: Any, plan: Plan) -> None:
     for name, value in settings.items():
         if not hasattr(new, name):
             setattr(new, name, value)
+    size = vars(new).get("normalized_shape", ())
+    if not isinstance(size, tuple):  # an int or a list: normlab expects a tuple, as torch.nn's norms have
+        new.normalized_shape = (size,) if isinstance(size, int) else tuple(size)
 
 
 def become(norm: torch.nn.Module, kind: Any) -> None:
@@ -174,7 +177,8 @@ def _forward(plan: Plan) -> Callable[..., Tensor]:
         if named:  # append them to `given`, in order: they must be the next keywords that no position has taken
             left = keywords[len(given) :]
             if set(named) != set(left[: len(named)]):
-                raise TypeError(f"forward() takes an input called {' and '.join(keywords)}, got {', '.join(named)}")
+                told = ", ".join([*keywords[: len(given)], *named])
+                raise TypeError(f"forward() takes an input called {' and '.join(keywords)}, got {told}")
             given = *given, *(named[keyword] for keyword in left if keyword in named)
         if len(given) < len(keywords) - plan.optional:
             raise TypeError(f"forward() takes {' and '.join(keywords)}, got {len(given)} of them")

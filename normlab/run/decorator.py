@@ -1,6 +1,7 @@
 """Replace `cuda.jit`, in all its forms, with a decorator that makes simulated kernels."""
 
 import warnings
+from inspect import signature
 from types import FunctionType
 from typing import Any
 
@@ -63,8 +64,11 @@ def _converting(kernel: Kernel, signatures: list[Signature]) -> Kernel:
     """Return a device function that calls `kernel` with arguments and result in the types of the best signature."""
     function: Any = Kernel(kernel.py_func, kernel.launcher, kernel.targetoptions, [])
     declared = list(map(casts, signatures))
+    parameters = signature(kernel.py_func)
 
-    def converted(*arguments):
+    def converted(*arguments, **named):
+        if named:  # the casts are listed by position
+            arguments = parameters.bind(*arguments, **named).args
         argument_casts, result_cast = declared[closest(signatures, arguments) if len(declared) > 1 else 0]
         pairs = zip(argument_casts, arguments, strict=True)
         result = function(*[value if cast is None else cast(value) for cast, value in pairs])

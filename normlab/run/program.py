@@ -17,25 +17,25 @@ MACHINERY = (str(Path(__file__).parent), str(Path(__file__).parent.parent / "sim
 
 
 def execute(script: str, arguments: list[str], module: bool = False) -> int:
-    """Run `script` to its end and return the exit code that `python script` would have. module: `python -m script`."""
-    before = sys.argv, sys.path[0], sys.modules["__main__"]
+    """Run `script` to its end and return the exit code that `python script` would have. module: `python -m script`.
+
+    The arguments, the path and `__main__` stay the script's, for its threads and its `atexit` functions. Of a module
+    `__main__` does not stay: runpy takes it back.
+    """
     sys.argv = [script, *arguments]
     # first on the path: the script's folder, or for a module the current one
     sys.path[0] = os.getcwd() if module else os.path.dirname(os.path.realpath(script))
     try:
-        try:
-            if module:
-                runpy.run_module(script, run_name="__main__", alter_sys=True)
-            else:
-                _run_file(script)
-        except SystemExit as stop:
-            return _exit_code(stop)
-        except BaseException as error:
-            _show(error)
-            return 130 if isinstance(error, KeyboardInterrupt) else 1
-        return 0
-    finally:
-        sys.argv, sys.path[0], sys.modules["__main__"] = before
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            _run_file(script)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException as error:
+        _show(error)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
 
 
 def _run_file(script: str) -> None:
@@ -50,7 +50,7 @@ def _exit_code(stop: SystemExit) -> int:
     if stop.code is None:
         return 0
     if isinstance(stop.code, int):
-        return stop.code & 0xFF
+        return stop.code & 0xFF  # all that a shell gets
     print(stop.code, file=sys.stderr)
     return 1
 
@@ -65,8 +65,8 @@ def _show(error: BaseException) -> None:
             seen.add(id(link))
             link.__traceback__ = _own_frames(link.__traceback__)
             if isinstance(link, CompilerError):
-                link.words = ""  # the sentence says it
-            chain += [link.__cause__, link.__context__]
+                link.words = ""  # the compiler's own words, which str(link) would append to the sentence
+            chain += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]  # the last: of a group
     sys.excepthook(type(error), error, error.__traceback__)
 
 

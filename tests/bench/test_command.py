@@ -19,6 +19,8 @@ from normlab.measure.timing import Spread
     [
         (("norm", "--norm", "batch"), "--norm batch: choose from layer, rms, both"),
         (("norm", "--direction", "up"), "--direction up: choose from forward, backward, both"),
+        (("norm", "--direction", "forward", "--memory-efficient"), "--memory-efficient is for the backward, not for"),
+        (("norm", "--direction", "forward", "--both-paths"), "--both-paths is for the backward, not for"),
         (("norm", "--dtype", "int8"), "--dtype int8: choose from float16, bfloat16, float32, float64"),
         (("norm", "--dtype", "float16,int8"), "--dtype int8"),
         (("norm", "--peers", "torch,keras"), "--peers keras: choose from torch, compile, liger, quack, apex, triton"),

@@ -140,6 +140,7 @@ def test_a_file_that_cannot_be_read_is_begun_and_a_picture_that_cannot_be_writte
     ("arguments", "says"),
     [
         (["check", "77"], f"there is no exercise '77'; there are {NAMES[0][:2]} to {NAMES[-1][:2]}"),
+        (["check", ""], "there is no exercise ''"),
         (["hint", "x"], "there is no exercise 'x'"),
         (["check", "7", "--dir", "/nowhere"], "there is no 07_welford_step.py in /nowhere"),
         (["check", "--dir", "/nowhere"], "there are no exercises in /nowhere"),

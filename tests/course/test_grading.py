@@ -157,6 +157,27 @@ def test_loops_deadlocks_and_the_like_are_failures_of_one_line(lines, kind):
     assert result.points == 0
 
 
+def test_locks_in_opposite_orders_are_a_failure_of_one_line():
+    locks = """    locks = cuda.shared.array(2, int32)
+    if thread < 2:
+        locks[thread] = 0
+    cuda.syncthreads()
+    if thread % 32 == 0:
+        own = thread // 32
+        while cuda.atomic.cas(locks, own, 0, 1) != 0:
+            pass
+        while cuda.atomic.cas(locks, 1 - own, 0, 1) != 0:
+            pass
+        cuda.atomic.exch(locks, 1 - own, 0)
+        cuda.atomic.exch(locks, own, 0)
+"""
+    begin = "    thread = cuda.threadIdx.x\n"
+    source = SOLVED["28"].replace(begin, begin + locks)
+    failure = graded("28", source).failure
+    assert failure.kind == "lock-order"
+    assert "locks, 1 - own" in source.splitlines()[failure.line - 1]
+
+
 def test_os_exit_is_refused_by_its_line_and_survived_where_rules_do_not_look(monkeypatch):
     source = "import os\nos._exit(0)\n" + SOLVED["10"]
     failure = graded("10", source).failure

@@ -168,6 +168,9 @@ def test_types_are_those_of_a_launch():
     assert typed((1, np.zeros(1)), (2, 3)) == ["Tuple(int64, array(float64, 1d, C))", "UniTuple(int64 x 2)"]
     with pytest.raises(TypeError, match="Numba has no type for the object"):
         check.type_of(object(), object())
+    swapped = np.zeros(2, ">f4")
+    with pytest.raises(TypeError, match=r"Numba has no type for an array of dtype\('>f4'\)"):
+        check.type_of(swapped, swapped)
 
 
 def test_torch_tensors_and_bfloat16_have_types():

@@ -170,10 +170,22 @@ def halves(x, out):
     store_to_block(tile, 0, x[0, 0], 0)
 
 
+@cuda.jit
+def pairs(x, out):
+    tile = cuda.shared.array(32, np.complex64)
+    out[0, 0] = load_from_block(tile, 0, 0)
+
+
 @needs.compiler
-def test_elements_of_16_bits_are_refused():
-    with pytest.raises(REFUSED, match="store_to_block moves elements of 32 or 64 bits, but got an array of float16"):
-        compile_ptx(halves, ((np.float16, 2), (np.float16, 2)))
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "text"),
+    [(halves, np.float16, "store_to_block .* float16"), (pairs, np.complex64, "load_from_block .* complex64")],
+)
+def test_elements_other_than_numbers_of_32_or_64_bits_are_refused(kernel, dtype, text):
+    with pytest.raises(
+        REFUSED, match=text.replace(".*", "moves ints and floats of 32 or 64 bits, but got an array of")
+    ):
+        compile_ptx(kernel, ((dtype, 2), (dtype, 2)))
 
 
 @pytest.mark.skipif(not gpu_available() or too_old(), reason="needs a GPU with clusters")

@@ -7,6 +7,7 @@ import pytest
 
 from normlab import engine
 from normlab.engine import cast, compile_ptx, cuda, flat, float32, gpu_available, launch, load, store, using
+from normlab.engine.compile.compiler import TypingError
 
 FLOATS = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 
@@ -124,6 +125,31 @@ def test_ptx_is_made_without_a_gpu(cc):
     ptx = compile_ptx(round_trip, ((np.float32, 1), (ml_dtypes.bfloat16, 2), (np.int64, 1)), cc)
     assert f".target sm_{cc[0]}{cc[1]}" in ptx
     assert "cvt.rn.bf16.f32" in ptx
+
+
+@cuda.jit
+def one_index_of_two(source, target):
+    store(target, (0, 0), load(source, 0))
+
+
+@cuda.jit
+def two_indices_of_one(source, target):
+    store(target, (0, 0), load(source, (0, 1)))
+
+
+@cuda.jit
+def half_an_index(source, target):
+    store(target, (0, 0.5), float32(1))
+
+
+@needs.compiler
+@pytest.mark.parametrize(
+    ("kernel", "axes", "given"),
+    [(one_index_of_two, 2, "int64"), (two_indices_of_one, 1, "int64, int64"), (half_an_index, 1, "int64, float64")],
+)
+def test_an_index_other_than_one_int_per_axis_is_refused(kernel, axes, given):
+    with pytest.raises(TypingError, match=f"one int per axis, but got {given}\n"):
+        compile_ptx(kernel, ((np.float32, axes), (np.float32, 2)))
 
 
 @cuda.jit

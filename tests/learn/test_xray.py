@@ -200,6 +200,7 @@ def test_html_writes_a_page_for_every_launch(tmp_path):
         (["sideways"], "unknown ladder 'sideways': choose one of forward, backward"),
         (["forward/sideways"], "unknown step 'sideways' of the forward ladder; known: thread_per_row"),
         (["forward", "--shape", "8"], "a shape is rows x columns, such as 8x256, both at least 1; got '8'"),
+        (["forward", "--shape", ""], "a shape is rows x columns, such as 8x256, both at least 1; got ''"),
         (["forward", "--shape", "0x8"], "both at least 1; got '0x8'"),
         (["forward/"], "'forward/' names no step: 'forward' alone means all of them, and forward/thread_per_row one"),
         (["forward", "--shape", "1000000x100000"], "days, more than a day; a smaller --shape takes less"),

@@ -668,6 +668,23 @@ def test_stand_ins_run_the_kernels_too(memory_efficient):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+def test_an_input_that_is_given_twice_is_named_twice():
+    model = block(norm=LlamaRMSNorm(8))
+    replace_norms(model)
+    with pytest.raises(TypeError, match="called hidden, got hidden, hidden"):
+        model["norm"](torch.ones(8), hidden=torch.ones(8))
+
+
+@pytest.mark.parametrize("size", [8, [8]])
+def test_a_norm_s_size_becomes_a_tuple_as_torch_s_own(size):
+    old = LlamaRMSNorm(8, 1e-4)
+    old.normalized_shape = size
+    model = block(norm=old)
+    replace_norms(model)
+    assert repr(model["norm"]).startswith("LlamaRMSNorm((8,), eps=0.0001")
+    assert old.normalized_shape == (8,)
+
+
 @pytest.mark.parametrize("mode", [False, True, "exact"])
 def test_a_norm_that_scales_by_1_plus_weight_is_an_rms_norm_with_an_offset(mode):
     model = block(gemma=GemmaRMSNorm(8, 1e-3))

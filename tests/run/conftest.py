@@ -1,4 +1,5 @@
 import gc
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,13 +22,21 @@ def cuda():
         yield numba.cuda
 
 
+def keep_ours(patch):
+    """Give this process its own arguments, path and `__main__` back in the end, which `execute` makes the script's."""
+    patch.setattr(sys, "argv", sys.argv)
+    patch.setattr(sys, "path", sys.path[:])
+    patch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+
 @pytest.fixture
 def run(capsys, quick_collections):
     """Run one of the programs in this process: `.code`, `.out`, `.err`, and `.results`, the numbers it printed."""
 
     def start(name, *arguments, launcher=None):
         gc.collect()  # the last program's arrays
-        with stand_in(launcher or Launcher()):
+        with stand_in(launcher or Launcher()), pytest.MonkeyPatch.context() as patch:
+            keep_ours(patch)
             code = execute(str(PROGRAMS / f"{name}.py"), list(map(str, arguments)))
         out, err = capsys.readouterr()
         lines = [line.removeprefix("result:").split() for line in out.splitlines() if line.startswith("result:")]

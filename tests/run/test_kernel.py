@@ -207,6 +207,22 @@ def test_a_device_function_converts_as_declared(cuda):
     assert out[0] == 3  # 1.75 + int32(2.9), as an int32
 
 
+@pytest.mark.parametrize("signatures", ["float32(int32, float32)", ["float32(int32, float32)", "int8(int8, int8)"]])
+def test_a_device_function_with_a_signature_takes_keywords(cuda, signatures):
+    @cuda.jit(signatures, device=True)
+    def difference(a, b):
+        return a - b
+
+    @cuda.jit
+    def kernel(x, out):
+        out[0] = difference(b=x[0], a=2.9)
+        out[1] = difference(5, b=x[0])
+
+    out = np.zeros(2)
+    kernel[1, 1](np.full(1, 0.5, np.float32), out)
+    assert list(out) == [1.5, 4.5]
+
+
 def test_a_device_function_of_many_signatures_converts_as_the_best_one_declares(cuda):
     @cuda.jit([int32(int32, int32), float64(float64, float64)], device=True)
     def added(x, y):

@@ -5,6 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from run.conftest import keep_ours
+
+from normlab.run.launcher import Launcher
+from normlab.run.program import execute
+from normlab.run.stand_in import stand_in
 
 MASK = (1 << 64) - 1
 
@@ -169,6 +174,66 @@ def test_exit_codes_are_the_program_s(run, how, code, said, monkeypatch):
     assert (finished.code, finished.err) == (code, said)
     assert "'__main__'" not in finished.out
     assert f"'{how}'] __main__ True True" in finished.out
+
+
+def test_threads_that_outlive_a_script_find_its_modules_its_arguments_and_its_main(tmp_path, monkeypatch):
+    keep_ours(monkeypatch)
+    (tmp_path / "beside_it.py").write_text("VALUE = 7\n")
+    (tmp_path / "outlived.py").write_text(
+        """
+import sys
+import threading
+
+def late():
+    ended.wait()
+    import __main__
+    import beside_it
+    told.append((beside_it.VALUE, sys.argv[1:], __main__.late is late))
+
+told, ended = [], threading.Event()
+thread = threading.Thread(target=late, daemon=True)
+thread.start()
+"""
+    )
+    assert execute(str(tmp_path / "outlived.py"), ["7"]) == 0
+    script = sys.modules["__main__"]
+    script.ended.set()
+    script.thread.join()
+    assert script.told == [(7, ["7"], True)]
+
+
+def test_a_program_may_empty_its_path(capsys, tmp_path, monkeypatch):
+    keep_ours(monkeypatch)
+    (tmp_path / "empties.py").write_text("import sys\nsys.path.clear()\nsys.exit(3)\n")
+    assert execute(str(tmp_path / "empties.py"), []) == 3
+
+
+def test_a_group_of_exceptions_shows_the_program_s_lines_only(capsys, tmp_path, monkeypatch):
+    keep_ours(monkeypatch)
+    (tmp_path / "grouped.py").write_text(
+        """
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def shift(x):
+    x[2] = 1
+
+caught = []
+try:
+    shift[1, 1](np.zeros(2))
+except IndexError as error:
+    caught.append(error)
+raise ExceptionGroup("of one", caught)
+"""
+    )
+    with stand_in(Launcher()):
+        assert execute(str(tmp_path / "grouped.py"), []) == 1
+    err = capsys.readouterr().err
+    assert "IndexError" in err
+    places = [line.strip(" |") for line in err.splitlines() if line.strip(" |").startswith("File ")]
+    assert len(places) == 3  # where the group was raised; the launch, and the kernel's line
+    assert all("grouped.py" in place for place in places)
 
 
 def test_ctrl_c_is_130(run, monkeypatch):

@@ -494,6 +494,36 @@ def test_a_file_cut_short_is_refused(tmp_path):
         read(path)
 
 
+def test_a_header_that_python_cannot_read_is_refused(tmp_path):
+    header = b"{'descr': '<f8', 'shape': (4".ljust(117) + b"\n"
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(32))
+    with pytest.raises(InputError, match="cannot be read: "):
+        read(tmp_path / "x.npy")
+
+
+def test_an_encrypted_archive_is_refused(tmp_path):
+    path = saved(tmp_path, input=GOOD)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x03\x04") + 6] |= 1  # the flag for encrypted, in the member's header and the directory
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot be read: .* is encrypted"):
+        read(path)
+
+
+def test_what_the_system_refuses_is_said_in_its_words(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        read(tmp_path / ("x" * 300 + ".npy"))
+    path = saved(tmp_path, input=GOOD).rename(tmp_path / "objects.npz")
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    with pytest.raises(InputError, match="cannot be read: Permission denied"):
+        read(path)
+
+
 def test_what_is_no_file_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.npy: no such file"):
         read(tmp_path / "nowhere.npy")

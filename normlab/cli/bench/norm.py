@@ -53,6 +53,9 @@ def bench_norm(
     from normlab.bench.machine import NotFitError
 
     with refusing("bench norm", NotFitError):
+        if memory_efficient is not None and direction == "forward":
+            given = "--memory-efficient" if memory_efficient else "--both-paths"
+            raise ValueError(f"{given} is for the backward, not for --direction forward")
         wanted = problem.problems(
             choices.one_or_both("--norm", norm, problem.NORMS),
             choices.one_or_both("--direction", direction, problem.DIRECTIONS),

@@ -34,7 +34,7 @@ def check(
     from normlab.course import catalogue
     from normlab.course import folder as student
 
-    numbers = [number_of("check", number)] if number else _begun(folder)
+    numbers = _begun(folder) if number is None else [number_of("check", number)]
     extra = hidden_of("check", hidden)
     results: list[Result] = []
     for one in numbers:

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from normlab.engine.compile.compiler import from_dtype, typeof, types
+from normlab.engine.compile.compiler import TypingError, from_dtype, typeof, types
 from normlab.engine.compile.front_end import Refusal, compiled
 from normlab.engine.compile.variables import types_of
 from normlab.sim import CompilerError
@@ -77,7 +77,11 @@ def type_of(argument: Any, adopted: Any) -> Any:
     if isinstance(adopted, np.ndarray):
         flags = adopted.flags
         layout = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
-        return types.Array(from_dtype(adopted.dtype), adopted.ndim, layout, readonly=not flags.writeable)
+        try:
+            element = from_dtype(adopted.dtype)
+        except TypingError:
+            raise TypeError(f"Numba has no type for an array of {adopted.dtype!r}") from None
+        return types.Array(element, adopted.ndim, layout, readonly=not flags.writeable)
     if isinstance(adopted, tuple) and not hasattr(adopted, "_fields"):
         return types.Tuple([type_of(*pair) for pair in zip(argument, adopted, strict=True)])
     try:

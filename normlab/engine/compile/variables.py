@@ -64,7 +64,7 @@ def _inlined(function: FunctionType, context: Any) -> Iterator[tuple[FunctionTyp
 
     The compiled function has no calls of them any more. Implementations that Numba chose in other kernels count, too.
     """
-    cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
+    cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())  # an empty one has none
     for named in (*(function.__globals__.get(name) for name in function.__code__.co_names), *cells):
         found = context._lookup_global(named) if isinstance(named, FunctionType) else None
         for template in getattr(found, "templates", ()):
@@ -89,7 +89,10 @@ def _instructions(annotation: Any) -> Iterator[Any]:
 
 
 def _base(name: str) -> str:
-    """Return a variable's name in the source: Numba numbers its assignments, as s, s.1, s.2."""
+    """Return a variable's name in the source: Numba numbers its assignments, as s, s.1, s.2.
+
+    The value of an `a if c else b` or `a or b` is a variable such as $phi40.1, whose own name has a dot.
+    """
     if phi := re.match(r"\$phi\d+\.\d+", name):
         return phi[0]
     return name if name.startswith("$") else name.partition(".")[0]

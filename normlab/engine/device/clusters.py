@@ -94,8 +94,8 @@ def _barrier(name, text):
 def store_to_block(typing_context, array, index, value, rank):
     """Store `array[index] = value` in the copy of `array` that block `rank` of the cluster has in shared memory.
 
-    `array` is in shared memory and has elements of 32 or 64 bits; `index` is an int or a tuple of ints, never negative.
-    The other block may read the element after a `cluster_sync`.
+    `array` is in shared memory and has ints or floats of 32 or 64 bits; `index` is an int or a tuple of ints, never
+    negative. The other block may read the element after a `cluster_sync`.
     """
     bits = _checked_bits("store_to_block", array)
 
@@ -141,9 +141,9 @@ def _register(bits):
 
 
 def _checked_bits(name, array):
-    """Return the bits of an element. Raise TypingError unless they are 32 or 64."""
-    if array.dtype.bitwidth not in (32, 64):
-        raise TypingError(f"{name} moves elements of 32 or 64 bits, but got an array of {array.dtype}")
+    """Return the bits of an element. Raise TypingError unless it is an int or a float of 32 or 64 bits."""
+    if not isinstance(array.dtype, (types.Integer, types.Float)) or array.dtype.bitwidth not in (32, 64):
+        raise TypingError(f"{name} moves ints and floats of 32 or 64 bits, but got an array of {array.dtype}")
     return array.dtype.bitwidth
 
 

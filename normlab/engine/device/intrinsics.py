@@ -90,20 +90,23 @@ def flat(typing_context, array):
 
 
 def element_pointer(context, builder, signature, args):
-    """Return the address of `array[index]`, where array and index are an intrinsic's first two arguments."""
+    """Return the address of `array[index]`, where array and index are an intrinsic's first two arguments.
+
+    Raises TypingError unless the index has one int for each axis.
+    """
     array, index = signature.args[:2]
     many = isinstance(index, types.BaseTuple)
-    values = cgutils.unpack_tuple(builder, args[1]) if many else [args[1]]
-    indices = [
-        context.cast(builder, value, kind, types.intp)
-        for value, kind in zip(values, index if many else [index], strict=True)
-    ]
+    values, kinds = (cgutils.unpack_tuple(builder, args[1]), [*index]) if many else ([args[1]], [index])
+    # Numba's pointer arithmetic takes any number of indices, and the cast would cut a float.
+    if len(kinds) != array.ndim or not all(isinstance(kind, types.Integer) for kind in kinds):
+        raise TypingError(f"an index of {array} has one int per axis, but got {', '.join(map(str, kinds))}")
+    indices = [context.cast(builder, value, kind, types.intp) for value, kind in zip(values, kinds, strict=True)]
     data = context.make_array(array)(context, builder, args[0])
     return cgutils.get_item_pointer(context, builder, array, data, indices, wraparound=False)
 
 
 def widen(context, builder, value, source, wide):
-    """Convert a value of type `source` to the accumulator's type `wide`, exactly."""
+    """Convert a value of type `source` to the accumulator's type `wide`; a float keeps its value."""
     if source == BFLOAT16:  # the upper half of a float32
         bits = builder.shl(builder.zext(value, ir.IntType(32)), ir.IntType(32)(16))
         return builder.bitcast(bits, ir.FloatType())
@@ -114,6 +117,7 @@ def convert(context, builder, value, source, target):
     """Convert a value of type `source` to type `target`, rounded to nearest even."""
     if target != BFLOAT16:
         return context.cast(builder, value, source, target)
+    # A float64 is rounded twice, first to float32, as ml_dtypes does in the simulator.
     single = context.cast(builder, value, source, types.float32)
     function = ir.FunctionType(ir.IntType(16), [ir.FloatType()])
     return builder.call(ir.InlineAsm(function, "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])

@@ -83,6 +83,9 @@ def _computing_device(array: DeviceArray | np.ndarray) -> int | None:
 
 
 def synchronize(stream: int | None, *, unless: int) -> None:
-    """Wait for the work queued on the stream with this handle; do nothing if later work goes to the same stream."""
+    """Wait for the work queued on the stream with this handle; do nothing if there is no handle or it is `unless`.
+
+    unless: the stream of the later work, which its own stream orders without waiting.
+    """
     if stream and stream != unless:
         cuda.external_stream(stream).synchronize()

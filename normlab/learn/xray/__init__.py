@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 SHAPES = {"sgemm": ("M x N x K", "128x128x32", 3), "family": ("N x C x H x W", "2x8x16x16", 4)}
-ROWS = ("rows x columns", "8x256", 2)  # of any other
+ROWS = ("rows x columns", "8x256", 2)  # of any other ladder
 
 
 def steps_of(name: str) -> tuple[str, list[Any]]:
@@ -79,7 +79,7 @@ def problem_of(
 
 def sides_of(text: str | None, what: str, example: str, count: int) -> tuple[int, ...]:
     """Return the numbers of "8x256", or of the example for None; raises ValueError for anything else."""
-    parts = (text or example).lower().split("x")
+    parts = (example if text is None else text).lower().split("x")
     if len(parts) != count or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
         all_of_them = "both" if count == 2 else "each"
         raise ValueError(f"a shape is {what}, such as {example}, {all_of_them} at least 1; got {text!r}")

@@ -54,9 +54,9 @@ def backward(
     dy, values, z = (to(one, wide) for one in (grad_output, saved.tensor, saved.gate))
     gamma, invvar = to(saved.weight, wide), column(saved.invvar, dy, shape)
     sigma = torch.sigmoid(z)
-    factor, slope = z * sigma, sigma * (1 + z * torch.sigmoid(-z))
+    factor, slope = z * sigma, sigma * (1 + z * torch.sigmoid(-z))  # silu(z) and its derivative
     grad = dy * factor if how.norm_before_gate else dy
-    if how.memory_efficient:
+    if how.memory_efficient:  # only with norm_before_gate: the saved output is then x̂ gamma factor
         xhat = values / clamp_by_magnitude(factor if gamma is None else gamma * factor, how.eps)
     else:
         xhat = values * invvar if how.norm_before_gate else values * factor * invvar

@@ -4,8 +4,6 @@ Pickles are refused, because loading one can run code. Every mistake in a file b
 `normlab.studies.compare.traffic` turns a `Source` into a layer in one dtype.
 """
 
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,13 +60,13 @@ def read(path: Path) -> Source:
             fit.
     """
     shown = str(path).encode("utf-8", "replace").decode()
-    if path.is_dir():
-        raise InputError(f"{shown} is a directory; give a .npy or .npz file")
-    if not path.exists():
-        raise InputError(f"{shown}: no such file")
-    if not path.is_file():
-        raise InputError(f"{shown} is not a regular file, which NumPy needs")
     with _reading(shown):
+        if path.is_dir():
+            raise InputError(f"{shown} is a directory; give a .npy or .npz file")
+        if not path.exists():
+            raise InputError(f"{shown}: no such file")
+        if not path.is_file():
+            raise InputError(f"{shown} is not a regular file, which NumPy needs")
         with path.open("rb") as file:
             start = file.read(8)
         if start.startswith(b"\x93NUMPY"):
@@ -90,11 +88,14 @@ def read(path: Path) -> Source:
 
 @contextmanager
 def _reading(shown: str) -> Iterator[None]:
-    """Turn every error that NumPy raises on a broken file into an InputError about the file `shown`."""
+    """Turn every error that the system or NumPy raises on a file into an InputError about the file `shown`."""
     try:
         yield
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        if "object" in str(error).lower():  # NumPy: "Object arrays cannot be loaded when allow_pickle=False"
+    except InputError:
+        raise
+    # Any: NumPy lets errors of zipfile, zlib, tokenize and ast through, and an encrypted archive is a RuntimeError.
+    except Exception as error:
+        if str(error).startswith("Object arrays cannot be loaded"):
             raise InputError(f"{shown} holds Python objects (a pickle), not numbers; they are not loaded") from None
         reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{shown} cannot be read: {reason}") from None
