@@ -11,7 +11,7 @@ from normlab.stages.vector import WARP
 # A warp whose rows take so few lanes each, with several vectors per lane, loads from many rows. Blocks of two warps
 # then divide few rows among more multiprocessors: 64 to 500 rows of 128 columns take 3.68 us, in blocks of 128 threads
 # 3.84 us (RMSNorm of bfloat16, H200).
-NARROW_LANES, NARROW_THREADS = 8, 64
+FEW_LANES, FEW_LANES_THREADS = 8, 64
 # Threads per multiprocessor up to which early parameters pay in rows that begin in the middle of a vector, if a block
 # has several such rows. RMSNorm of bfloat16 on an H200: 900 rows of 1,001 columns (225 threads) 4.9 us instead of 5.3,
 # 900 of 2,409 (442) 6.2 instead of 6.5, but 1,600 of 1,501 (776) 7.3 instead of 6.5.
@@ -57,9 +57,9 @@ def for_rows(layout: RegisterLayout, n1: int, parameters: int, beside: int, devi
     # in one block of 512 threads and 4.6 us in four of 128 (RMSNorm of float16, H100).
     if n1 < layout.rows * device.multiprocessors:
         layout = with_fewer_rows(layout, 1, LEAST_THREADS)
-    narrow = layout.thread_map.threads <= NARROW_LANES and layout.thread_map.vectors > 1
-    if narrow and n1 < layout.rows * device.multiprocessors:
-        layout = with_fewer_rows(layout, 1, NARROW_THREADS)
+    from_many_rows = layout.thread_map.threads <= FEW_LANES and layout.thread_map.vectors > 1  # a warp's loads
+    if from_many_rows and n1 < layout.rows * device.multiprocessors:
+        layout = with_fewer_rows(layout, 1, FEW_LANES_THREADS)
     registers = OWN_REGISTERS + layout.thread_map.elements * (1 + parameters + beside)
     resident = device.registers // (registers * layout.thread_map.threads * layout.rows)
     at_once = -(-n1 // layout.rows) <= resident * device.multiprocessors

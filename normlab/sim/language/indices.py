@@ -14,8 +14,8 @@ from normlab.sim.language.literals import constant_int
 
 AXES = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 COUNTS = ("size", "ndim", "laneid", "warpsize")
-# The extents of a product bound each other: it counts an array's elements. So each has only these bits in `bits_of`,
-# and five of them, or a thread's index times a literal of 31 bits, are an index.
+# `bits_of` counts so few bits for an extent, because extents that are multiplied bound each other: their product counts
+# an array's elements. A product of five extents, or of a thread's index and a literal of 31 bits, is still an index.
 BITS, MOST_BITS = 7, 38
 # Operators that may feed a variable back into itself: none of them makes it larger.
 SHRINKING = (ast.FloorDiv, ast.RShift, ast.Mod, ast.BitAnd)
@@ -120,7 +120,7 @@ def index_names(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -
     found: dict[str, int] = {}
     while True:  # from nothing upwards, so that a variable made of itself is never found
         more = {
-            # A counter is made of no expression.
+            # No expression is bound to a counter of range: it has the bits of an extent.
             name: max((bits_of(value, found) or 0 for value in values), default=BITS)
             for name, values in bound.items()
             if name not in never and name not in found and all(is_index(value, found) for value in values)
