@@ -3,14 +3,15 @@
 Which rows come as tiles is said in `forward.short_rows` and `backward.short_rows.tiles`.
 """
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
+from normlab.engine import cuda
 from normlab.kernels.words import counted
-from normlab.stages.vector import WARP
+from normlab.stages.vector import WARP, ThreadMap, map_threads
 
 ACCUMULATOR_BYTES = 4  # the kernel computes in float32
-# Per lane and row at most, except in `backward.short_rows.tiles.columns_apart`: of each, registers hold two sums,
-# gamma, beta and 1 / gamma from row to row.
+# Per lane and row at most: of each, registers hold two sums, gamma, beta and 1 / gamma from row to row.
 ELEMENTS = 8
 WARPS = 8  # per block
 # Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took the backward 1 to 3 %
@@ -31,14 +32,13 @@ class Reason(NamedTuple):
 class TileLayout(NamedTuple):
     """How one warp, or all warps of a block, take a tile of rows.
 
-    A lane group is the lanes that share a row. Each has `elements` columns: neighbouring ones in the backward, every so
-    many-th vector of the row in the forward.
+    A lane group is the lanes that share a row. The row's vectors go round them, as in `thread_map`: neighbouring lanes
+    read neighbouring banks of shared memory.
     """
 
     n2: int
     lanes: int  # per row, a power of two
-    vectors: int  # per lane and row
-    width: int  # elements of such a vector; it divides n2
+    width: int  # elements of a lane's vectors; it divides n2
     turns: int  # rows of a tile per lane group, if one warp takes it
     together: int  # elements per copy between global and shared memory
     saved_bytes: int  # per element of the saved array
@@ -48,14 +48,19 @@ class TileLayout(NamedTuple):
     warps_per_tile: int = 1  # or all of the block's, each with an equal part of the turns
 
     @property
-    def elements(self) -> int:
-        """Return the elements of a row per lane; the last lanes may have fewer."""
-        return self.vectors * self.width
+    def thread_map(self) -> ThreadMap:
+        """Return the thread map of a row."""
+        return map_threads(self.n2, self.width, self.lanes)
 
     @property
-    def filled(self) -> int:
-        """Return how many vectors of a row every lane has."""
-        return max(0, min(self.vectors, (self.n2 - (self.lanes - 1) * self.elements) // self.width))
+    def neighbours(self) -> int:
+        """Return how many neighbouring rows a lane group takes one after another (`row_finder`), a power of two.
+
+        The lane groups of a warp read as many elements at a time, lanes * width. They wait for no bank of shared memory
+        where their rows begin an odd multiple of that apart. Rows of 63 columns that lie side by side begin one bank
+        apart: of four lane groups three would wait.
+        """
+        return min(self.turns, max(1, self.lanes * self.width // (self.n2 & -self.n2)))
 
     @property
     def threads(self) -> int:
@@ -123,9 +128,25 @@ class TileLayout(NamedTuple):
         team = "warp" if self.warps_per_tile == 1 else "block"
         return [
             f"{counted(self.rows, 'row')} per tile, {counted(self.lanes, 'lane')} each; a tile per {team}",
-            f"{counted(self.vectors, 'vector')} of {counted(self.width, 'element')} per lane",
+            f"{counted(self.thread_map.vectors, 'vector')} of {counted(self.width, 'element')} per lane",
             f"{counted(STAGES, 'stage')} per {team}, filled by copies of {counted(self.together, 'element')}",
         ]
+
+
+@cache
+def row_finder(layout: TileLayout) -> Any:
+    """Return the device function `row_of(turn)`: which row of the tile lane group 0 takes in a turn.
+
+    Lane group g takes the row g layout.neighbours later. For turns below k, and a multiple of k, where k is a power of
+    two, row_of(multiple + turn) = row_of(multiple) + row_of(turn).
+    """
+    neighbours, together = layout.neighbours, layout.neighbours * layout.groups
+
+    @cuda.jit(device=True)
+    def row_of(turn):
+        return turn // neighbours * together + turn % neighbours
+
+    return row_of
 
 
 def lanes_for(n2: int) -> int:
@@ -133,24 +154,15 @@ def lanes_for(n2: int) -> int:
     return 1 << (-(-n2 // ELEMENTS) - 1).bit_length()
 
 
-def columns_per_lane(n2: int) -> int:
-    """Return how many columns of a row a lane has: as few as the row's lanes can hold it with."""
-    return -(-n2 // lanes_for(n2))
-
-
-def tile_for(
-    n2: int, full: int, saved_bytes: int, grad_bytes: int, statistics: int, stage_bytes: int, each: int
-) -> TileLayout:
+def tile_for(n2: int, width: int, full: int, sizes: tuple[int, int], statistics: int, stage_bytes: int) -> TileLayout:
     """Return the layout of rows of n2 columns in stages of about so many bytes, with copies of `full` elements.
 
-    full: elements of the widest dtype that are 16 bytes. each: columns per lane, for as many lanes as have so many.
-    Otherwise as in the layout. n1 is no argument: a row's bits are the same in every batch.
+    full: elements of the widest dtype that are 16 bytes. sizes: bytes of an element of x or the saved array, and of
+    grad_output, or 0. Otherwise as in the layout. n1 is no argument: a row's bits are the same in every batch.
     """
     lanes = lanes_for(n2)
-    width = min(each & -each, n2 & -n2, full)  # each lane's part of each row in shared memory begins with such a vector
-    a_row = n2 * (saved_bytes + grad_bytes) + ACCUMULATOR_BYTES * statistics
+    a_row = n2 * sum(sizes) + ACCUMULATOR_BYTES * statistics
     rows = max(ALIGNED_ROWS, WARP // lanes)
     while 2 * rows * a_row <= stage_bytes:
         rows *= 2
-    turns = rows * lanes // WARP
-    return TileLayout(n2, lanes, each // width, width, turns, full, saved_bytes, grad_bytes, statistics)
+    return TileLayout(n2, lanes, width, rows * lanes // WARP, full, *sizes, statistics)

@@ -8,7 +8,7 @@ for short rows that share a warp.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from normlab.engine import cuda
 from normlab.stages.moments import chan_merge, rms_merge
@@ -107,3 +107,58 @@ def lanes_sum(lanes: int) -> Any:
         return value
 
     return sum_of_lanes
+
+
+class LaneSums(NamedTuple):
+    """The sums of several values per lane, over the lanes of a lane group: `sums_of_lanes` makes them.
+
+    reduce_scatter(values, lane): replaces values[0], …, values[left - 1] by the lane's share of the sums.
+    all_gather(values, lane): from every lane's share, writes all sums to the values of every lane.
+    left: sums in a lane's share. sharing: neighbouring lanes that have the same share.
+
+    Part p of the lanes, p = lane % lanes // sharing, has the sums of the values number p left, …, (p + 1) left - 1.
+    """
+
+    reduce_scatter: Any
+    all_gather: Any
+    left: int
+    sharing: int
+
+
+@cache
+def sums_of_lanes(lanes: int, count: int) -> LaneSums:
+    """Return the device functions that add up `count` values per lane over `lanes` neighbouring lanes.
+
+    A butterfly for each value (`lanes_sum`) makes every sum in every lane: count log2(lanes) shuffles. Here a lane
+    gives half of its values to its partner and adds the partner's other half to those that it keeps, level by level,
+    until it has one. Four values over 32 lanes take 2 + 1 shuffles so, 3 for the sum that is left and 4 to tell it all
+    lanes: 10 in place of 20. Each sum adds up the same pairs as the butterfly, so it has the same bits.
+
+    lanes, count: powers of two. All 32 lanes of the warp call the functions together.
+    """
+    levels, half = lanes.bit_length() - 1, lanes // 2
+    parts = min(lanes, count)
+    left, sharing, splits = count // parts, lanes // parts, parts.bit_length() - 1
+
+    @cuda.jit(device=True)
+    def reduce_scatter(values, lane):
+        for level in range(splits):  # bounds are constants: unrolled, and the values stay in registers
+            kept, upper = count >> (level + 1), (lane & (half >> level)) != 0
+            for k in range(kept):
+                mine, given = values[k], values[k + kept]
+                if upper:  # of the two lanes, the upper one keeps the upper half
+                    mine, given = given, mine
+                values[k] = mine + cuda.shfl_xor_sync(ALL_LANES, given, half >> level)
+        for level in range(splits, levels):  # a butterfly over the lanes that have the same share
+            for k in range(left):
+                values[k] = values[k] + cuda.shfl_xor_sync(ALL_LANES, values[k], half >> level)
+
+    @cuda.jit(device=True)
+    def all_gather(values, lane):
+        first = lane & ~(lanes - 1)
+        for k in range(left):
+            share = values[k]
+            for part in range(parts):
+                values[part * left + k] = cuda.shfl_sync(ALL_LANES, share, first + part * sharing)
+
+    return LaneSums(reduce_scatter, all_gather, left, sharing)

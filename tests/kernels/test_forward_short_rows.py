@@ -173,11 +173,11 @@ def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes, rms):
             continue
         odd = short_rows.row_chains_of(short_rows.layout_for(n2, 1, sizes, rms))
         assert odd.terms <= short_rows.row_chains_of(layout).terms, "chains of an odd view are no longer"
-        span = layout.lanes * layout.width
-        assert (layout.vectors - 1) * span < n2 <= layout.vectors * span, "no vector too many"
+        vectors, span = layout.thread_map.vectors, layout.thread_map.span
+        assert (vectors - 1) * span < n2 <= vectors * span, "no vector too many"
         assert n2 % layout.width == 0
         assert layout.width <= full
-        assert layout.elements <= ELEMENTS
+        assert layout.thread_map.elements <= ELEMENTS
         assert layout.turns * 32 == layout.rows * layout.lanes
         assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
         assert 4 * layout.results_at == 2 * layout.tile * sizes[0]

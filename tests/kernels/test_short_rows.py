@@ -1,5 +1,6 @@
 """Backward of short rows: tiles come and go as whole vectors, whatever a row's length; every form, both ends."""
 
+import collections
 import itertools
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.short_rows import plan as short_rows
 from normlab.kernels.backward.short_rows import tiles
 from normlab.kernels.plan import Refusal
-from normlab.kernels.tiles import ELEMENTS, STAGES
+from normlab.kernels.tiles import ELEMENTS, STAGES, row_finder, tile_for
 
 BFLOAT16 = ml_dtypes.bfloat16
 STEP = step_of("backward", "pipelined")
@@ -227,13 +228,17 @@ def test_layouts_give_every_column_to_one_lane_and_every_array_its_place(sizes, 
 
 def check_places(layout, n2, sizes, statistics):
     """Every column is a lane's, and every array has its place in shared memory."""
-    spare = layout.lanes if layout.elements <= ELEMENTS else 2 * layout.lanes  # a ninth column spares its banks
-    assert n2 <= layout.lanes * layout.elements < n2 + spare, "no lane has more than its share"
-    assert layout.elements == tiles.columns_apart(n2)
-    assert n2 % layout.width == layout.elements % layout.width == 0
-    others = (layout.lanes - 1) * layout.elements  # columns of all lanes except the last
-    assert layout.filled == sum(others + (v + 1) * layout.width <= n2 for v in range(layout.vectors))
+    vectors, width, span, _ = layout.thread_map.loop
+    assert (vectors - 1) * span < n2 <= vectors * span, "no vector too many"
+    assert vectors * width <= ELEMENTS
+    assert n2 % width == 0
     assert layout.turns * 32 == layout.rows * layout.lanes
+    places = [
+        turn_place(layout, turn) + group * layout.neighbours
+        for turn in range(layout.turns)
+        for group in range(layout.groups)
+    ]
+    assert sorted(places) == list(range(layout.rows)), "each row is a lane group's, once"
     assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
     stages = layout.warps // layout.warps_per_tile * STAGES
     ends = [
@@ -284,22 +289,34 @@ def test_few_rows_are_tiles_only_if_many_are():
         assert len(steps) == 1, (n2, device)
 
 
-def test_results_of_a_warp_lie_in_all_banks():
-    """Where lanes have eight columns, and no vector of four. A lane's columns are those of the row, once each."""
-    for n2 in range(1, 256):
-        lanes, columns = tiles.lanes_for(n2), tiles.columns_apart(n2)
-        assert lanes * columns >= n2
-        assert columns <= 9
-        if n2 > 224 and n2 % 2:
-            assert len({lane * columns % 32 for lane in range(32)}) == 32
-    assert [tiles.columns_apart(n2) for n2 in (63, 127, 223, 225, 226, 228, 246, 250, 254, 255)] == [
-        8, 8, 7, 9, 9, 8, 9, 8, 8, 9
-    ]  # fmt: skip
+def turn_place(layout, turn):
+    return row_finder(layout).py_func(turn)
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_lane_groups_as_many_rows_apart_as_they_have_lanes_wait_for_no_bank(itemsize):
+    """Whatever a row's length and its vectors' width: shared memory answers 128 bytes at a time, a word per bank."""
+    for n2 in range(9, 256):  # shorter rows have one lane: a warp's 32 rows reach further than the banks
+        layout = tile_for(n2, min(n2 & -n2, 16 // itemsize), 8, (2, 0), 0, 0)
+        layout = layout._replace(turns=max(layout.lanes, layout.turns))
+        if layout.lanes * layout.width < n2 & -n2:
+            continue  # two or four whole vectors, of which a lane group reads every other one at a time
+        lane_bytes = layout.width * itemsize
+        at_once = min(32, 128 // lane_bytes)
+        for first in range(0, 32, at_once):
+            banks = collections.defaultdict(set)
+            for lane in range(first, first + at_once):
+                row, column = lane // layout.lanes * layout.neighbours, lane % layout.lanes * layout.width
+                begin = (row * n2 + column) * itemsize
+                if column < n2:
+                    for byte in range(begin, begin + lane_bytes):
+                        banks[byte // 4 % 32].add(byte // 4)
+            assert {len(words) for words in banks.values()} <= {1}, n2
 
 
 @pytest.mark.parametrize(
     ("n2", "dtype", "most"),  # rows: of one shared tile, of a block without or with shared tiles, of shared tiles
-    [(31, "bfloat16", (64, 128, 16896)), (44, "float32", (32, 64, 8448)), (229, "float16", (8, 16, 8448))],
+    [(31, "bfloat16", (64, 256, 16896)), (44, "float32", (32, 64, 8448)), (229, "float16", (8, 16, 8448))],
 )
 def test_few_rows_share_tiles_and_fewer_need_no_second_kernel(n2, dtype, most):
     def found(n1):

@@ -11,7 +11,7 @@ from normlab.engine import cast, cuda, launch
 from normlab.oracle.floats import extended
 from normlab.oracle.moments import welford
 from normlab.stages import lane_index, warp_index, warp_moments, warp_moments_butterfly, warp_sum, warp_sum_butterfly
-from normlab.stages.warp import lanes_sum, thread_index, warp_count
+from normlab.stages.warp import lanes_sum, sums_of_lanes, thread_index, warp_count
 
 lanes = arrays(np.float32, 32, elements=st.floats(-1e6, 1e6, width=32))
 
@@ -68,6 +68,43 @@ def test_every_part_of_a_warp_gets_its_own_sum(lanes):
     results = np.full(32, np.nan, np.float32)
     launch(sum_kernel(lanes_sum(lanes)), 1, 32, values, results)
     np.testing.assert_array_equal(results, values.reshape(-1, lanes).sum(axis=1).repeat(lanes))
+
+
+def several_sums_kernel(lanes, count):
+    sums, butterfly = sums_of_lanes(lanes, count), lanes_sum(lanes)
+    reduce_scatter, all_gather, left, _ = sums
+
+    @cuda.jit
+    def kernel(given, one_by_one, shares, together):
+        """given, one_by_one, together: (32, count). shares: (32, left), after the first of the two functions."""
+        lane = cuda.threadIdx.x
+        values = cuda.local.array(count, np.float32)
+        for k in range(count):
+            values[k] = given[lane, k]
+            one_by_one[lane, k] = butterfly(given[lane, k])
+        reduce_scatter(values, lane)
+        for k in range(left):
+            shares[lane, k] = values[k]
+        all_gather(values, lane)
+        for k in range(count):
+            together[lane, k] = values[k]
+
+    return sums, kernel
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16, 32])
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_several_sums_have_the_bits_of_a_butterfly_each(lanes, count):
+    sums, kernel = several_sums_kernel(lanes, count)
+    given = np.random.default_rng(32 * lanes + count).normal(size=(32, count)).astype(np.float32)
+    one_by_one, together = np.full((2, 32, count), np.nan, np.float32)
+    shares = np.full((32, sums.left), np.nan, np.float32)
+    launch(kernel, 1, 32, given, one_by_one, shares, together)
+    assert together.tobytes() == one_by_one.tobytes()
+    for lane in range(32):
+        part = lane % lanes // sums.sharing
+        own = one_by_one[lane, part * sums.left : (part + 1) * sums.left]
+        assert shares[lane].tobytes() == own.tobytes(), lane
 
 
 @pytest.mark.parametrize("pattern", MOMENTS)

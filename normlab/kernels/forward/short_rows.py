@@ -34,19 +34,19 @@ from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.lengths import LENGTHS
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
-from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, columns_per_lane, tile_for
+from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, row_finder, tile_for
 from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS, NARROWEST
 from normlab.stages.line_tile import line_fetchers, line_storers
 from normlab.stages.output import vector_normaliser
 from normlab.stages.unroll import repeated
 from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, widest
-from normlab.stages.warp import lanes_sum
+from normlab.stages.warp import sums_of_lanes
 
 # LayerNorm of bfloat16, as fractions of a copy; on an H100 where nothing else is said:
 STAGE_BYTES = 2048  # per stage, about. 31 columns: 0.91; 1,024 bytes: 0.89
 TURNS = 8  # rows of a lane group in a tile, at most: of a few columns more would leave multiprocessors without a tile
-AT_ONCE = 2  # rows of a lane group in registers. 36 columns: 0.89; four, by fewer warps: 0.86
+AT_ONCE = 4  # rows of a lane group in registers, a power of two. XXX
 WARPS, RESIDENT = 4, 6  # per block, and blocks that registers must hold. 255 columns: 0.93; eight warps, three: 0.83
 WAVES = 8  # of blocks, at most. 63 columns on an H200: one 0.81, four 0.85, a block for every few tiles 0.75
 PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
@@ -88,13 +88,13 @@ UNEVEN_TILED = {
 class Share(NamedTuple):
     """A lane's share of each tile: every `lanes`-th vector of each row of its lane group.
 
-    group: its lane group in the warp. column: of its first vector. cell: its first element of the lane group's first
-    row, counted from the tile's first element. gammas, betas: of its columns, in registers.
+    lane: its number in the warp. row: the tile's row that its lane group takes first. column: of its first vector.
+    gammas, betas: of its columns, in registers.
     """
 
-    group: Any
+    lane: Any
+    row: Any
     column: Any
-    cell: Any
     gammas: Any
     betas: Any
 
@@ -102,12 +102,18 @@ class Share(NamedTuple):
 @cache
 def build(dtype: Any, layout: TileLayout) -> Any:
     """Return the kernel for an accumulator dtype and the layout of one warp; a block has WARPS of them or fewer."""
-    n2, rows, tile_elements, lanes, groups = layout.n2, layout.rows, layout.tile, layout.lanes, layout.groups
-    thread_map = thread_map_of(layout)
+    rows, tile_elements, lanes, turns, neighbours = (
+        layout.rows,
+        layout.tile,
+        layout.lanes,
+        layout.turns,
+        layout.neighbours,
+    )
+    thread_map, n2 = layout.thread_map, layout.n2
     (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
     bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
     results_at, results_apart = layout.results_at, layout.shared_bytes // ACCUMULATOR_BYTES
-    turns, at_once, take_rows = layout.turns, min(layout.turns, AT_ONCE), rows_taker(layout, dtype)
+    at_once, take_rows = min(turns, AT_ONCE), rows_taker(layout, dtype)
     fetch_line, fetch_part = line_fetchers(tile_elements, layout.together)
     store_line, store_part = line_storers(tile_elements, layout.together, dtype)
 
@@ -127,8 +133,8 @@ def build(dtype: Any, layout: TileLayout) -> Any:
         stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, dtype, alignment=16)
         gammas, betas = cuda.local.array(elements, dtype), cuda.local.array(elements, dtype)
         warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
-        group, column = lane // lanes, lane % lanes * width
-        share = Share(group, column, group * n2 + column, gammas, betas)
+        column = lane % lanes * width
+        share = Share(lane, lane // lanes * neighbours, column, gammas, betas)
         stage, result = warp * stages_apart, warp * results_apart + results_at
         n1, line, outputs, warps = x.shape[0], flat(x), flat(output), cuda.blockDim.x >> 5
         tile, stride = cuda.blockIdx.x * warps + warp, cuda.gridDim.x * warps
@@ -156,7 +162,7 @@ def build(dtype: Any, layout: TileLayout) -> Any:
             fetch(stages, stage + (1 - slot) * tile_elements, line, tile + stride, lane)
             commit_copies()
             there, top = stage + slot * tile_elements, tile * rows
-            for turn in range(0, min(turns, (n1 - top + groups - 1) // groups), at_once):
+            for turn in range(0, turns, at_once):
                 take_rows(turn, share, stages, there, results, result, top, x, weight, bias, eps, factor, mean, invvar)
             cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
             begin = tile * tile_elements
@@ -182,76 +188,102 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     """Return the device function `take_rows(turn, share, stages, stage, results, result, top, x, …)`.
 
     The lane group normalises its rows number `turn`, … of the tile, whose first row is `top`, and leaves them in
-    `results`: up to AT_ONCE rows, all of which are in registers before the first one is normalised.
+    `results`: up to AT_ONCE rows, whose sums are added up over the lanes together.
     """
-    thread_map, n2, groups, count = thread_map_of(layout), layout.n2, layout.groups, min(layout.turns, AT_ONCE)
-    vectors, width, span, _ = thread_map.loop
-    elements, filled, apart, parts = thread_map.elements, thread_map.filled, groups * n2, parts_of(layout)
-    sum_of_lanes, normalise = lanes_sum(layout.lanes), vector_normaliser(elements)
+    thread_map, n2, count, parts = layout.thread_map, layout.n2, min(layout.turns, AT_ONCE), parts_of(layout)
+    (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
+    held, row_of, normalise = count * elements, row_finder(layout), vector_normaliser(elements)
+    lanes, sums = layout.lanes, sums_of_lanes(layout.lanes, count)
+    reduce_scatter, all_gather, left, sharing = sums
 
     @cuda.jit(device=True)
     def load_row(k, values, column, stages, at, x):
-        first = k * elements
         for v in range(vectors):
             if v < filled or column + v * span < n2:
-                load_bits_into(values, first + v * width, stages, at + k * apart + v * span, width, x)
+                load_bits_into(values, k * elements + v * width, stages, at + row_of(k) * n2 + v * span, width, x)
             else:
                 for j in range(width):
-                    values[first + v * width + j] = cast(0, values)
+                    values[k * elements + v * width + j] = cast(0, values)
 
     @cuda.jit(device=True)
-    def normalise_row(k, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar):
-        first = k * elements
-        # First pass, over registers: the mean, and then the squares.
-        sums = cuda.local.array(PARTS, dtype)
-        center = cast(0, values)
-        if mean is not None:
-            for part in range(PARTS):
-                sums[part] = cast(0, values)
-            for v in range(vectors):
-                for j in range(width):
-                    sums[v % parts] += values[first + v * width + j]
-            center = sum_of_lanes(sum_of_parts(sums)) / cast(n2, values)  # not times factor: as in step 6
+    def add_up_row(k, totals, values):
+        # The lane's part of the row's sum.
+        terms = cuda.local.array(PARTS, dtype)
         for part in range(PARTS):
-            sums[part] = cast(0, values)
+            terms[part] = cast(0, values)
         for v in range(vectors):
-            if mean is None or v < filled or share.column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
-                for j in range(width):
-                    deviation = values[first + v * width + j] - center
-                    sums[v % parts] += deviation * deviation
-        scale = cuda.libdevice.rsqrtf(sum_of_lanes(sum_of_parts(sums)) * factor + eps)
+            for j in range(width):
+                terms[v % parts] += values[k * elements + v * width + j]
+        totals[k] = sum_of_parts(terms)
 
-        # Second pass: normalise, and leave the row and its statistics.
-        normalise(values, first, share.gammas, share.betas, weight, bias, center, scale)
+    @cuda.jit(device=True)
+    def add_up_squares(k, totals, values, centers, column, mean):
+        terms = cuda.local.array(PARTS, dtype)
+        for part in range(PARTS):
+            terms[part] = cast(0, values)
+        for v in range(vectors):
+            if mean is None or v < filled or column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
+                for j in range(width):
+                    deviation = values[k * elements + v * width + j] - centers[k]
+                    terms[v % parts] += deviation * deviation
+        totals[k] = sum_of_parts(terms)
+
+    @cuda.jit(device=True)
+    def finish_row(k, values, share, results, at, weight, bias, centers, scales):
+        normalise(values, k * elements, share.gammas, share.betas, weight, bias, centers[k], scales[k])
         for v in range(vectors):
             if v < filled or share.column + v * span < n2:
-                store_vector_from(results, at + k * apart + v * span, values, first + v * width, width)
-        row += k * groups
-        if share.column == 0 and row < x.shape[0]:
-            if mean is not None:
-                store(mean, row, center)
-            store(invvar, row, scale)
+                there = at + row_of(k) * n2 + v * span
+                store_vector_from(results, there, values, k * elements + v * width, width)
 
-    load_rows, normalise_rows, held = repeated(load_row, count), repeated(normalise_row, count), count * elements
+    load_rows, add_up_rows, add_up_all_squares, finish_rows = (
+        repeated(one, count) for one in (load_row, add_up_row, add_up_squares, finish_row)
+    )
+
+    @cuda.jit(device=True)
+    def leave_statistics(statistics, shares, lane, row):
+        # One lane of those that have the same share of the rows.
+        if lane % sharing == 0:
+            for k in range(left):
+                own = row + row_of(lane % lanes // sharing * left + k)
+                if own < statistics.shape[0]:
+                    store(statistics, own, shares[k])
 
     @cuda.jit(device=True)
     def take_rows(turn, share, stages, stage, results, result, top, x, weight, bias, eps, factor, mean, invvar):
         values = cuda.local.array(held, dtype)
-        load_rows(0, values, share.column, stages, stage + share.cell + turn * apart, x)
-        at, row = result + share.cell + turn * apart, top + turn * groups + share.group
-        normalise_rows(0, values, share, results, at, row, x, weight, bias, eps, factor, mean, invvar)
+        centers, scales = cuda.local.array(count, dtype), cuda.local.array(count, dtype)
+        row = share.row + row_of(turn)
+        cell = row * n2 + share.column
+        load_rows(0, values, share.column, stages, stage + cell, x)
+
+        # First pass, over registers: the means, and then the squares. A lane computes what is once per row for its
+        # share of the rows alone.
+        for k in range(count):
+            centers[k] = cast(0, values)
+        if mean is not None:
+            add_up_rows(0, centers, values)
+            reduce_scatter(centers, share.lane)
+            for k in range(left):
+                centers[k] = centers[k] / cast(n2, values)  # not times factor: as in step 6
+            leave_statistics(mean, centers, share.lane, top + row)
+            all_gather(centers, share.lane)
+        add_up_all_squares(0, scales, values, centers, share.column, mean)
+        reduce_scatter(scales, share.lane)
+        for k in range(left):
+            scales[k] = cuda.libdevice.rsqrtf(scales[k] * factor + eps)
+        leave_statistics(invvar, scales, share.lane, top + row)
+        all_gather(scales, share.lane)
+
+        # Second pass: normalise, and leave the rows for `store_line`.
+        finish_rows(0, values, share, results, result + cell, weight, bias, centers, scales)
 
     return take_rows
 
 
-def thread_map_of(layout: TileLayout) -> ThreadMap:
-    """Return the thread map of a row: its vectors go round its lanes, which then read and write different banks."""
-    return map_threads(layout.n2, layout.width, layout.lanes)
-
-
 def parts_of(layout: TileLayout) -> int:
     """Return how many parts a lane's vectors are added up in, vector v in part v modulo that: a power of two."""
-    return min(WARP // layout.lanes, 1 << (min(PARTS, layout.vectors) - 1).bit_length())
+    return min(WARP // layout.lanes, 1 << (min(PARTS, layout.thread_map.vectors) - 1).bit_length())
 
 
 def few_map_of(layout: TileLayout) -> ThreadMap:
@@ -277,10 +309,8 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int], rms: bool) -> TileLa
     full = BYTES // max(sizes)
     if tiled_for(n2, max(sizes), rms) is None:
         return None
-    layout = tile_for(n2, full, sizes[0], 0, 0, STAGE_BYTES, columns_per_lane(n2))
-    turns = min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP))
-    vectors = map_threads(n2, width, layout.lanes).vectors
-    return layout._replace(vectors=vectors, width=width, turns=turns, warps=1)
+    layout = tile_for(n2, width, full, (sizes[0], 0), 0, STAGE_BYTES)
+    return layout._replace(turns=min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP)), warps=1)
 
 
 def layout_of(problem: ForwardProblem) -> TileLayout | Refusal:

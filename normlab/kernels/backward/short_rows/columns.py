@@ -17,7 +17,8 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
     The lane groups of a warp add up by shuffles, the warps through shared memory, where their results were. A launch of
     one block has the gradients; of several, each writes a row of partial sums.
     """
-    lanes, n2, elements = layout.lanes, layout.n2, layout.elements
+    lanes, n2, thread_map = layout.lanes, layout.n2, layout.thread_map
+    (vectors, width, span, _), elements = thread_map.loop, thread_map.elements
     results_at, apart = layout.results_at, 2 * n2  # per warp: the weight's sums, then the bias's
     weighted, biased, divided = kind.weighted, kind.biased, kind.memory_efficient
     levels, warps, threads = layout.groups.bit_length() - 1, layout.warps, layout.threads
@@ -28,10 +29,12 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
         for k in range(elements):
             for level in range(levels):  # over the lanes with the same columns
                 mine[k] += cuda.shfl_xor_sync(ALL_LANES, mine[k], lanes << level)
-        if place.group == 0:
-            for k in range(elements):
-                if place.column + k < n2:
-                    store(shared, at + place.column + k, mine[k])
+        if place.lane < lanes:  # of lane group 0
+            for v in range(vectors):
+                for j in range(width):
+                    column = place.column + v * span + j
+                    if column < n2:
+                        store(shared, at + column, mine[v * width + j])
 
     @cuda.jit(device=True)
     def write_sums(shared, at, gradient, partials, weight, eps):

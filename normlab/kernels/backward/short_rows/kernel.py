@@ -16,24 +16,23 @@ from normlab.kernels.backward.short_rows.rows import (
     Parameters,
     Place,
     parameters_loader,
-    row_taker,
+    rows_taker,
 )
 from normlab.kernels.lengths import LENGTHS
 from normlab.kernels.tiles import STAGES, TileLayout
 from normlab.stages.ahead import BITS
 from normlab.stages.line_tile import line_fetchers, line_storers
-from normlab.stages.unroll import repeated
 from normlab.stages.vector import WARP
 
-AT_ONCE = 4  # rows of a lane group in straight-line code; a longer one only takes longer to compile
+AT_ONCE = 2  # rows of a lane group in registers, a power of two
 
 
 @cache
 def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
     """Return the kernel for an accumulator dtype, a layout and a kind of backward."""
-    elements, rows = layout.elements, layout.rows
+    elements, rows, width = layout.thread_map.elements, layout.rows, layout.width
     saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
-    lanes, n2 = layout.lanes, layout.n2
+    lanes, neighbours = layout.lanes, layout.neighbours
     fetch, take_tile, add_up = fetcher(layout, kind), tile_taker(layout, kind, dtype), columns_adder(layout, kind)
     load_parameters = parameters_loader(layout, kind)
     tiles_at_once, warps_per_tile, turns_per_warp = layout.tiles_at_once, layout.warps_per_tile, layout.turns_per_warp
@@ -63,11 +62,10 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
             sums.bias[k] = cast(0, invvar)
         operands = Operands(grad_output, saved, mean, invvar, weight, eps, row_sums, grad_input, factor)
         lane, warp = int32(cuda.threadIdx.x) & 31, int32(cuda.threadIdx.x) >> 5
-        group, column = lane // lanes, lane % lanes * elements
         team, member = warp // warps_per_tile, warp % warps_per_tile
-        # Lane groups of a warp take neighbouring rows, and the next ones a turn later.
-        turn, cell, whole = member * turns_per_warp, group * n2 + column, saved.shape[0] // rows
-        place = Place(warp, team, member * WARP + lane, turn, group, column, cell, whole)
+        row, column = lane // lanes * neighbours, lane % lanes * width
+        turn, whole = member * turns_per_warp, saved.shape[0] // rows
+        place = Place(warp, team, member * WARP + lane, turn, lane, row, column, whole)
 
         # The first tile travels while the parameters are loaded.
         tile = cuda.blockIdx.x * tiles_at_once + team
@@ -153,7 +151,7 @@ def tile_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `take_tile(operands, memory, place, slot, tile, parameters, sums)`."""
     rows, elements, results_at = layout.rows, layout.tile, layout.results_at
     turns_per_warp, at_once = layout.turns_per_warp, min(layout.turns_per_warp, AT_ONCE)
-    take_rows = repeated(row_taker(layout, kind, dtype), at_once)
+    take_rows = rows_taker(layout, kind, dtype, at_once)
     store_line, store_part = line_storers(elements, layout.together, dtype, layout.warps_per_tile * WARP)
     wait_for_team = team_barrier(layout)
 

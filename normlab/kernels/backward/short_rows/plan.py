@@ -102,7 +102,7 @@ def blocks_for(n1: int, layout: TileLayout, resident: int) -> int:
 
 def row_chains_of(layout: TileLayout) -> Chains:
     """Return the chains along a row: a lane's elements, then the levels over the row's lanes."""
-    return Chains(layout.elements, (layout.lanes - 1).bit_length())
+    return Chains(layout.thread_map.elements, (layout.lanes - 1).bit_length())
 
 
 def column_chains_of(n1: int, layout: TileLayout, blocks: int, parts: int) -> Chains:
