@@ -35,11 +35,13 @@ from normlab.engine.device.reciprocals import reciprocal, reciprocal_of_normal
 from normlab.engine.device.shifts import cut_into, load_words_if, shift_of, widen_into
 from normlab.engine.device.teams import team_sync
 from normlab.engine.device.vectors import (
+    copy_bits,
     load_bits,
     load_bits_into,
     load_vector,
     load_vector_evict_last,
     load_vector_into,
+    store_bits_from,
     store_vector,
     store_vector_from,
 )
@@ -76,6 +78,7 @@ __all__ = [
     "compile_ptx",
     "compute_capability",
     "copy_async",
+    "copy_bits",
     "cuda",
     "cut_into",
     "device_empty",
@@ -110,6 +113,7 @@ __all__ = [
     "same_lengths",
     "shift_of",
     "store",
+    "store_bits_from",
     "store_to_block",
     "store_vector",
     "store_vector_from",

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cuda
 from normlab.kernels.words import counted
-from normlab.stages.vector import WARP, ThreadMap, map_threads
+from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads
 
 ACCUMULATOR_BYTES = 4  # the kernel computes in float32
-# Per lane and row at most: of each, registers hold two sums, gamma, beta and 1 / gamma from row to row.
+# Per lane and row, unless 32 lanes have more: of each, registers hold two sums, gamma, beta and 1 / gamma from row to
+# row.
 ELEMENTS = 8
 WARPS = 8  # per block
 # Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took the backward 1 to 3 %
@@ -43,6 +44,7 @@ class TileLayout(NamedTuple):
     together: int  # elements per copy between global and shared memory
     saved_bytes: int  # per element of the saved array
     grad_bytes: int  # per element of grad_output; 0 in the forward
+    result_bytes: int  # per element of the output or grad_input
     statistics: int  # arrays with a number per row: invvar, and mean if it is needed
     warps: int = WARPS  # per block
     warps_per_tile: int = 1  # or all of the block's, each with an equal part of the turns
@@ -103,19 +105,21 @@ class TileLayout(NamedTuple):
         return self.tiles_at_once * STAGES * self.tile * (self.saved_bytes + self.grad_bytes) // ACCUMULATOR_BYTES
 
     @property
-    def results_at(self) -> int:
-        """Return the offset of the tiles' results, in accumulators."""
-        return self.statistics_at + self.tiles_at_once * STAGES * self.rows * self.statistics
+    def in_place(self) -> bool:
+        """Return True if a result takes the place of the element of x, or of grad_output, that a lane has loaded."""
+        return self.result_bytes == (self.grad_bytes or self.saved_bytes)
 
     @property
-    def results(self) -> int:
-        """Return how many accumulators there are for results, and at the end for two sums of each column per warp."""
-        return max(self.tiles_at_once * self.tile, 2 * self.warps * self.n2)
+    def results_at(self) -> int:
+        """Return the offset of the tiles' results, in their elements, if they are not in place."""
+        stages_end = self.statistics_at + self.tiles_at_once * STAGES * self.rows * self.statistics
+        return stages_end * ACCUMULATOR_BYTES // self.result_bytes
 
     @property
     def shared_bytes(self) -> int:
-        """Return the dynamic shared memory of a block."""
-        return ACCUMULATOR_BYTES * (self.results_at + self.results)
+        """Return the dynamic shared memory of a block; in the end it holds two sums of each column per warp."""
+        results = 0 if self.in_place else self.tiles_at_once * self.tile
+        return max(self.result_bytes * (self.results_at + results), ACCUMULATOR_BYTES * 2 * self.warps * self.n2)
 
     @property
     def resident(self) -> int:
@@ -149,20 +153,15 @@ def row_finder(layout: TileLayout) -> Any:
     return row_of
 
 
-def lanes_for(n2: int) -> int:
-    """Return the lanes that share a row: a power of two, as few as give each at most ELEMENTS elements."""
-    return 1 << (-(-n2 // ELEMENTS) - 1).bit_length()
+def tile_for(n2: int, width: int, sizes: tuple[int, int, int], statistics: int, stage_bytes: int) -> TileLayout:
+    """Return the layout of rows of n2 columns in stages of about so many bytes.
 
-
-def tile_for(n2: int, width: int, full: int, sizes: tuple[int, int], statistics: int, stage_bytes: int) -> TileLayout:
-    """Return the layout of rows of n2 columns in stages of about so many bytes, with copies of `full` elements.
-
-    full: elements of the widest dtype that are 16 bytes. sizes: bytes of an element of x or the saved array, and of
-    grad_output, or 0. Otherwise as in the layout. n1 is no argument: a row's bits are the same in every batch.
+    sizes: bytes of an element of x or the saved array, of grad_output, or 0, and of the result. Otherwise as in the
+    layout. n1 is no argument: a row's bits are the same in every batch.
     """
-    lanes = lanes_for(n2)
-    a_row = n2 * sum(sizes) + ACCUMULATOR_BYTES * statistics
+    lanes = min(WARP, 1 << (-(-n2 // ELEMENTS) - 1).bit_length())  # as few as have no more than ELEMENTS, if enough
+    a_row = n2 * (sizes[0] + sizes[1]) + ACCUMULATOR_BYTES * statistics
     rows = max(ALIGNED_ROWS, WARP // lanes)
     while 2 * rows * a_row <= stage_bytes:
         rows *= 2
-    return TileLayout(n2, lanes, width, rows * lanes // WARP, full, *sizes, statistics)
+    return TileLayout(n2, lanes, width, rows * lanes // WARP, BYTES // max(sizes), *sizes, statistics)

@@ -52,7 +52,7 @@ from normlab.sim.language.errors import (
 )
 from normlab.sim.language.rewrite import register_twin
 from normlab.sim.machine.launch import simulate
-from normlab.sim.machine.vector import read_vector, read_vector_into, write_vector, write_vector_from
+from normlab.sim.machine.vector import copy_vector, read_vector, read_vector_into, write_vector, write_vector_from
 from normlab.sim.sanitizing import Act, Finding, Report, sanitize
 from normlab.sim.tracing import METRICS, Trace, trace
 from normlab.sim.vectorised import NotVectorisedError, register_lanes
@@ -70,6 +70,7 @@ __all__ = [
     "ShuffleError",
     "SimulationError",
     "Trace",
+    "copy_vector",
     "read_vector",
     "read_vector_into",
     "register_lanes",

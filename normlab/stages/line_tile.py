@@ -15,16 +15,12 @@ from typing import Any
 
 from normlab.engine import (
     copy_async,
+    copy_bits,
     cuda,
-    load,
     load_bits,
-    load_vector_into,
     store,
-    store_vector_from,
 )
 from normlab.stages.vector import WARP
-
-TOGETHER = 4  # float32 results per lane that one instruction reads: 16 bytes
 
 
 @cache
@@ -70,37 +66,30 @@ def line_fetchers(elements: int, width: int, threads: int = WARP) -> tuple[Any, 
 
 
 @cache
-def line_storers(elements: int, width: int, dtype: Any, threads: int = WARP) -> tuple[Any, Any]:
+def line_storers(elements: int, width: int, threads: int = WARP) -> tuple[Any, Any]:
     """Return the device functions `store_line(…)` and `store_part(…, left)`, which `threads` threads call: whole warps.
 
-    Their other arguments are (results, at, line, begin, thread). They store results[at], …, of dtype `dtype` in shared
-    memory, to `line[begin]`, …: `elements` of them, or the `left` ones that exist, each rounded once. width: elements
-    of `line` that one instruction may store.
+    Their other arguments are (results, at, line, begin, thread). They store results[at], …, the bits of `line`'s dtype
+    in shared memory, to `line[begin]`, …: `elements` of them, or the `left` ones that exist. width: elements per copy.
     """
-    together = min(width, TOGETHER)
-    span = threads * together
+    span = threads * width
 
     @cuda.jit(device=True)
     def store_line(results, at, line, begin, thread):
-        values = cuda.local.array(together, dtype)
-        own = thread * together
+        own = thread * width
         source, target = at + own, begin + own
         for first in range(0, elements, span):
             if first + span <= elements or own < elements - first:
-                # One load of at most 16 bytes: four float32 results, which in 16 bits are one store of 8 bytes.
-                load_vector_into(values, 0, results, source + first, together)
-                store_vector_from(line, target + first, values, 0, together)
+                copy_bits(line, target + first, results, source + first, width)
 
     @cuda.jit(device=True)
     def store_part(results, at, line, begin, thread, left):
-        values = cuda.local.array(together, dtype)
-        place = thread * together
-        while place + together <= left:
-            load_vector_into(values, 0, results, at + place, together)
-            store_vector_from(line, begin + place, values, 0, together)
+        place = thread * width
+        while place + width <= left:
+            copy_bits(line, begin + place, results, at + place, width)
             place += span
-        place = left // together * together + thread
+        place = left // width * width + thread
         if place < left:
-            store(line, begin + place, load(results, at + place))
+            copy_bits(line, begin + place, results, at + place, 1)
 
     return store_line, store_part

@@ -297,7 +297,7 @@ def turn_place(layout, turn):
 def test_lane_groups_as_many_rows_apart_as_they_have_lanes_wait_for_no_bank(itemsize):
     """Whatever a row's length and its vectors' width: shared memory answers 128 bytes at a time, a word per bank."""
     for n2 in range(9, 256):  # shorter rows have one lane: a warp's 32 rows reach further than the banks
-        layout = tile_for(n2, min(n2 & -n2, 16 // itemsize), 8, (2, 0), 0, 0)
+        layout = tile_for(n2, min(n2 & -n2, 16 // itemsize), (itemsize, 0, itemsize), 0, 0)
         layout = layout._replace(turns=max(layout.lanes, layout.turns))
         if layout.lanes * layout.width < n2 & -n2:
             continue  # two or four whole vectors, of which a lane group reads every other one at a time

@@ -10,7 +10,15 @@ from normlab.engine.compile.compiler import BFLOAT16, TypingError, cgutils, type
 from normlab.engine.device.asynchronous import GLOBAL, address
 from normlab.engine.device.caching import evict_last
 from normlab.engine.device.intrinsics import convert, element_pointer, widen
-from normlab.sim import read_vector, read_vector_into, register_lanes, register_twin, write_vector, write_vector_from
+from normlab.sim import (
+    copy_vector,
+    read_vector,
+    read_vector_into,
+    register_lanes,
+    register_twin,
+    write_vector,
+    write_vector_from,
+)
 from normlab.sim.language.integers import INTEGER_CASTS
 from normlab.sim.vectorised import twins
 
@@ -103,8 +111,7 @@ def load_bits_into(typing_context, target, start, array, index, width, like):
     if not isinstance(width, types.IntegerLiteral):
         return None
     _check_vector("load_bits_into", array, width.literal_value)
-    if array.dtype.bitwidth != like.dtype.bitwidth:
-        raise TypingError(f"load_bits_into takes bits of {like.dtype} from integers as wide, but got {array.dtype}")
+    _check_bits("load_bits_into", array, like)
     generate = _load_into(target, start, array, index, width.literal_value, like.dtype)
     return types.none(target, start, array, index, width, like), generate
 
@@ -174,22 +181,71 @@ def store_vector_from(typing_context, array, index, source, start, width):
     """
     if not isinstance(width, types.IntegerLiteral):
         return None
-    count = width.literal_value
-    _check_vector("store_vector_from", array, count)
+    _check_vector("store_vector_from", array, width.literal_value)
+    return types.none(array, index, source, start, width), _store_from(array.dtype, source, width.literal_value)
+
+
+@intrinsic
+def store_bits_from(typing_context, array, index, source, start, width, like):
+    """Store as `store_vector_from` does, to an array of unsigned integers that hold the bits of `like`'s dtype.
+
+    Needed for bfloat16 in shared memory, as `load_bits_into`.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    _check_vector("store_bits_from", array, width.literal_value)
+    _check_bits("store_bits_from", array, like)
+    return types.none(array, index, source, start, width, like), _store_from(like.dtype, source, width.literal_value)
+
+
+def _store_from(dtype, source, count):
+    """Return the code generator of the two `store_…` intrinsics above: it stores `count` elements of type `dtype`."""
 
     def generate(context, builder, signature, args):
-        one = _elements_at_once(array.dtype, count)
-        pointer, size = _vector_pointer(context, builder, array, index, args[:2], one, array.dtype)
+        array, index = signature.args[:2]
+        one = _elements_at_once(dtype, count)
+        pointer, size = _vector_pointer(context, builder, array, index, args[:2], one, dtype)
         for first in range(0, count, one):
             places = [
-                neighbour(context, builder, source, start, args[2:4], first + position) for position in range(one)
+                neighbour(context, builder, source, signature.args[3], args[2:4], first + position)
+                for position in range(one)
             ]
-            vector = _vector_of(context, builder, list(map(builder.load, places)), source.dtype, array.dtype)
-            stored = builder.store(vector, builder.gep(pointer, [WORD(first // one)]))
+            vector = _vector_of(context, builder, list(map(builder.load, places)), source.dtype, dtype)
+            there = builder.gep(pointer, [WORD(first // one)])
+            stored = builder.store(vector, builder.bitcast(there, vector.type.as_pointer()))
             stored.align = size
         return context.get_dummy_value()
 
-    return types.none(array, index, source, start, width), generate
+    return generate
+
+
+@intrinsic
+def copy_bits(typing_context, target, target_index, source, source_index, width):
+    """Copy `width` elements, of at most 16 bytes, from `source[source_index], …` to `target[target_index], …`.
+
+    Bits are copied unchanged, by one load and one store: the dtypes may differ, but not their sizes. Limits as in
+    `load_vector_into`.
+    """
+    if not isinstance(width, types.IntegerLiteral):
+        return None
+    count = width.literal_value
+    _check_vector("copy_bits", source, count)
+    _check_vector("copy_bits", target, count)
+    if source.dtype.bitwidth != target.dtype.bitwidth or count * source.dtype.bitwidth > 128:
+        raise TypingError(
+            f"copy_bits copies up to 16 bytes between elements of one size, but got {count} x {source.dtype} "
+            f"for {target.dtype}"
+        )
+
+    def generate(context, builder, signature, args):
+        there, size = _vector_pointer(context, builder, target, target_index, args[:2], count, target.dtype)
+        here, _ = _vector_pointer(context, builder, source, source_index, args[2:4], count, source.dtype)
+        loaded = _load(builder, here, size)
+        stored = builder.store(loaded, builder.bitcast(there, loaded.type.as_pointer()))
+        stored.align = size
+        return context.get_dummy_value()
+
+    return types.none(target, target_index, source, source_index, width), generate
 
 
 def _elements_at_once(dtype, count):
@@ -251,6 +307,12 @@ def _check_vector(name, array, count):
         raise TypingError(f"{name} needs a C-contiguous array, whose neighbours lie side by side, but got {array}")
 
 
+def _check_bits(name, array, like):
+    """Raise TypingError unless the integers of `array` are as wide as elements of `like`."""
+    if array.dtype.bitwidth != like.dtype.bitwidth:
+        raise TypingError(f"{name} needs bits of {like.dtype} in integers as wide, but got {array.dtype}")
+
+
 def _load_vector(array: Any, index: Any, width: int) -> tuple:
     if array.dtype.itemsize != 2:
         return read_vector(array, index, width)
@@ -271,6 +333,8 @@ register_twin(load_vector_into, read_vector_into)
 register_twin(load_vector_evict_last, read_vector_into)
 register_twin(load_bits_into, read_vector_into)
 register_twin(store_vector_from, write_vector_from)
+register_twin(store_bits_from, write_vector_from)
+register_twin(copy_bits, copy_vector)
 register_twin(store_vector, write_vector)
 register_lanes(_load_bits, twins.bits_of_item)
 register_lanes(_load_vector, twins.wide_elements)

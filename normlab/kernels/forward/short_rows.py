@@ -27,14 +27,14 @@ from normlab.engine import (
     load_bits_into,
     same_lengths,
     store,
-    store_vector_from,
+    store_bits_from,
     wait_copies,
 )
 from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.lengths import LENGTHS
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
-from normlab.kernels.tiles import ACCUMULATOR_BYTES, ALIGNED_ROWS, TileLayout, row_finder, tile_for
+from normlab.kernels.tiles import ALIGNED_ROWS, TileLayout, row_finder, tile_for
 from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS, NARROWEST
 from normlab.stages.line_tile import line_fetchers, line_storers
@@ -44,10 +44,10 @@ from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, widest
 from normlab.stages.warp import sums_of_lanes
 
 # LayerNorm of bfloat16, as fractions of a copy; on an H100 where nothing else is said:
-STAGE_BYTES = 2048  # per stage, about. 31 columns: 0.91; 1,024 bytes: 0.89
+STAGE_BYTES = 4096  # per stage, about. 31 columns: 0.91; 1,024 bytes: 0.89
 TURNS = 8  # rows of a lane group in a tile, at most: of a few columns more would leave multiprocessors without a tile
-AT_ONCE = 4  # rows of a lane group in registers, a power of two. XXX
-WARPS, RESIDENT = 4, 6  # per block, and blocks that registers must hold. 255 columns: 0.93; eight warps, three: 0.83
+AT_ONCE = 64  # XXX
+WARPS, RESIDENT = 4, 4  # per block, and blocks that registers must hold. 255 columns: 0.93; eight warps, three: 0.83
 WAVES = 8  # of blocks, at most. 63 columns on an H200: one 0.81, four 0.85, a block for every few tiles 0.75
 PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
 
@@ -112,10 +112,11 @@ def build(dtype: Any, layout: TileLayout) -> Any:
     thread_map, n2 = layout.thread_map, layout.n2
     (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
     bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
-    results_at, results_apart = layout.results_at, layout.shared_bytes // ACCUMULATOR_BYTES
-    at_once, take_rows = min(turns, AT_ONCE), rows_taker(layout, dtype)
+    result_bits, results_apart = BITS[layout.result_bytes], layout.shared_bytes // layout.result_bytes
+    results_at, in_place = layout.results_at, layout.in_place
+    at_once, take_rows = rows_at_once(layout), rows_taker(layout, dtype)
     fetch_line, fetch_part = line_fetchers(tile_elements, layout.together)
-    store_line, store_part = line_storers(tile_elements, layout.together, dtype)
+    store_line, store_part = line_storers(tile_elements, layout.together)
 
     @cuda.jit(device=True)
     def fetch(stages, at, line, tile, lane):
@@ -130,7 +131,7 @@ def build(dtype: Any, layout: TileLayout) -> Any:
     @cuda.jit(launch_bounds=(WARPS * WARP, RESIDENT))
     def forward_short_rows(x, weight, bias, eps, factor, output, mean, invvar):
         # Prologue: this lane's share, and where this warp's stages and results begin.
-        stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, dtype, alignment=16)
+        stages, results = cuda.shared.array(0, bits, alignment=16), cuda.shared.array(0, result_bits, alignment=16)
         gammas, betas = cuda.local.array(elements, dtype), cuda.local.array(elements, dtype)
         warp, lane = int32(cuda.threadIdx.x) >> 5, int32(cuda.threadIdx.x) & 31
         column = lane % lanes * width
@@ -162,8 +163,12 @@ def build(dtype: Any, layout: TileLayout) -> Any:
             fetch(stages, stage + (1 - slot) * tile_elements, line, tile + stride, lane)
             commit_copies()
             there, top = stage + slot * tile_elements, tile * rows
+            if in_place:
+                result = there
             for turn in range(0, turns, at_once):
-                take_rows(turn, share, stages, there, results, result, top, x, weight, bias, eps, factor, mean, invvar)
+                take_rows(
+                    turn, share, stages, there, results, result, top, x, weight, bias, eps, factor, output, mean, invvar
+                )
             cuda.syncwarp()  # all lanes' results are in shared memory before other lanes store them
             begin = tile * tile_elements
             left = outputs.shape[0] - begin
@@ -190,7 +195,7 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     The lane group normalises its rows number `turn`, … of the tile, whose first row is `top`, and leaves them in
     `results`: up to AT_ONCE rows, whose sums are added up over the lanes together.
     """
-    thread_map, n2, count, parts = layout.thread_map, layout.n2, min(layout.turns, AT_ONCE), parts_of(layout)
+    thread_map, n2, count, parts = layout.thread_map, layout.n2, rows_at_once(layout), parts_of(layout)
     (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
     held, row_of, normalise = count * elements, row_finder(layout), vector_normaliser(elements)
     lanes, sums = layout.lanes, sums_of_lanes(layout.lanes, count)
@@ -229,12 +234,12 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
         totals[k] = sum_of_parts(terms)
 
     @cuda.jit(device=True)
-    def finish_row(k, values, share, results, at, weight, bias, centers, scales):
+    def finish_row(k, values, share, results, at, weight, bias, output, centers, scales):
         normalise(values, k * elements, share.gammas, share.betas, weight, bias, centers[k], scales[k])
         for v in range(vectors):
             if v < filled or share.column + v * span < n2:
                 there = at + row_of(k) * n2 + v * span
-                store_vector_from(results, there, values, k * elements + v * width, width)
+                store_bits_from(results, there, values, k * elements + v * width, width, output)
 
     load_rows, add_up_rows, add_up_all_squares, finish_rows = (
         repeated(one, count) for one in (load_row, add_up_row, add_up_squares, finish_row)
@@ -250,7 +255,7 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
                     store(statistics, own, shares[k])
 
     @cuda.jit(device=True)
-    def take_rows(turn, share, stages, stage, results, result, top, x, weight, bias, eps, factor, mean, invvar):
+    def take_rows(turn, share, stages, stage, results, result, top, x, weight, bias, eps, factor, output, mean, invvar):
         values = cuda.local.array(held, dtype)
         centers, scales = cuda.local.array(count, dtype), cuda.local.array(count, dtype)
         row = share.row + row_of(turn)
@@ -276,9 +281,14 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
         all_gather(scales, share.lane)
 
         # Second pass: normalise, and leave the rows for `store_line`.
-        finish_rows(0, values, share, results, result + cell, weight, bias, centers, scales)
+        finish_rows(0, values, share, results, result + cell, weight, bias, output, centers, scales)
 
     return take_rows
+
+
+def rows_at_once(layout: TileLayout) -> int:
+    """Return how many rows a lane group normalises together, a power of two: as many as AT_ONCE elements are."""
+    return min(layout.turns, 1 << (AT_ONCE // layout.thread_map.elements).bit_length() - 1)
 
 
 def parts_of(layout: TileLayout) -> int:
@@ -306,10 +316,9 @@ def layout_for(n2: int, width: int, sizes: tuple[int, int], rms: bool) -> TileLa
     width: elements of the vectors that go round a row's lanes. sizes: bytes of an element of x and of the output.
     n1 is no argument: a row's bits are the same in every batch.
     """
-    full = BYTES // max(sizes)
     if tiled_for(n2, max(sizes), rms) is None:
         return None
-    layout = tile_for(n2, width, full, (sizes[0], 0), 0, STAGE_BYTES)
+    layout = tile_for(n2, width, (sizes[0], 0, sizes[1]), 0, STAGE_BYTES)
     return layout._replace(turns=min(layout.turns, max(TURNS, layout.lanes * ALIGNED_ROWS // WARP)), warps=1)
 
 

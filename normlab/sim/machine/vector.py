@@ -94,12 +94,24 @@ def write_vector(array: Any, index: Any, values: Any) -> None:
         array[(*key[:-1], place)] = value
 
 
-def write_vector_from(array: Any, index: Any, source: Any, start: int, width: int) -> None:
-    """Do `write_vector(array, index, (source[start], …))` of `width` elements; errors as there."""
+def write_vector_from(array: Any, index: Any, source: Any, start: int, width: int, like: Any = None) -> None:
+    """Do `write_vector(array, index, (source[start], …))` of `width` elements; errors as there.
+
+    `like`: an array of the dtype whose bits `array` holds as integers; the elements are rounded to it.
+    """
     if type(source) is np.ndarray and 0 <= start <= len(source) - width:
-        write_vector(array, index, source[start : start + width])
+        values = source[start : start + width]
     else:
-        write_vector(array, index, tuple(source[position] for position in range(start, start + width)))
+        values = tuple(source[position] for position in range(start, start + width))
+    if like is not None:
+        values = np.asarray(values).astype(like.dtype).view(array.dtype)
+    write_vector(array, index, values)
+
+
+def copy_vector(target: Any, target_index: Any, source: Any, source_index: Any, width: int) -> None:
+    """Do `write_vector(target, target_index, read_vector(source, source_index, width))`, with the bits unchanged."""
+    values = np.array(read_vector(source, source_index, width), source.dtype)
+    write_vector(target, target_index, values.view(target.dtype))
 
 
 def instructions(width: int, itemsize: int) -> Iterator[tuple[int, int]]:

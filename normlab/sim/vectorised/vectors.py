@@ -9,6 +9,7 @@ import numpy as np
 
 from normlab.sim.machine.vector import (
     WIDEST,
+    copy_vector,
     instructions,
     read_vector,
     read_vector_into,
@@ -95,9 +96,11 @@ def elements_into(frame: Frame, target: Any, start: Any, array: Any, index: Any,
 
 
 def _as_bits_of(value: Any, dtype: np.dtype, like: np.dtype) -> Any:
-    """Return a number of an integer array as the number of the dtype that has its bits."""
+    """Return a number of an array of `dtype` as the number of the dtype `like` that has its bits."""
     if dtype.itemsize != like.itemsize:
         raise NotVectorisedError("of bits of another size")
+    if type(value) is Mixed:
+        raise NotVectorisedError("the lanes have numbers of several types")
     # A load holds a narrow integer in 64 bits: `astype` brings it back to the memory's dtype, whose bits are wanted.
     data = value.data if type(value) is Vector else np.array([value])
     bits = data.astype(dtype).view(like)
@@ -122,10 +125,20 @@ def elements_to(frame: Frame, array: Any, index: Any, values: Any) -> None:
         store(frame, array, place, value)
 
 
-def elements_out_of(frame: Frame, array: Any, index: Any, source: Any, start: Any, width: Any) -> None:
+def elements_out_of(
+    frame: Frame, array: Any, index: Any, source: Any, start: Any, width: Any, like: Any = None
+) -> None:
     """Do `write_vector_from`."""
     values = tuple(load_item(frame, source, _after(start, position)) for position in range(int(width)))
+    if like is not None:
+        values = tuple(_as_bits_of(value, like.dtype, array.dtype) for value in values)  # rounded first
     elements_to(frame, array, index, values)
+
+
+def elements_copied(frame: Frame, target: Any, target_index: Any, source: Any, source_index: Any, width: Any) -> None:
+    """Do `copy_vector`."""
+    found = elements_from(frame, source, source_index, width)
+    elements_to(frame, target, target_index, tuple(_as_bits_of(one, source.dtype, target.dtype) for one in found))
 
 
 def flattened(frame: Frame, array: Any) -> Array:
@@ -136,9 +149,10 @@ def flattened(frame: Frame, array: Any) -> Array:
     return array.viewed((array.size,), (array.lane_stride,), array.offset)
 
 
+register_lanes(copy_vector, elements_copied)
 register_lanes(read_vector, elements_from)
 register_lanes(read_vector_into, elements_into)
 register_lanes(write_vector, elements_to)
 register_lanes(write_vector_from, elements_out_of)
 
-__all__ = ["elements_from", "elements_into", "elements_out_of", "elements_to", "flattened"]
+__all__ = ["elements_copied", "elements_from", "elements_into", "elements_out_of", "elements_to", "flattened"]

@@ -14,12 +14,12 @@ from normlab.stages.warp import ALL_LANES
 def columns_adder(layout: TileLayout, kind: Kind) -> Any:
     """Return the device function `add_up(shared, place, operands, sums, …)`: the block's sums of the columns.
 
-    The lane groups of a warp add up by shuffles, the warps through shared memory, where their results were. A launch of
+    The lane groups of a warp add up by shuffles, the warps through shared memory, where the tiles were. A launch of
     one block has the gradients; of several, each writes a row of partial sums.
     """
     lanes, n2, thread_map = layout.lanes, layout.n2, layout.thread_map
     (vectors, width, span, _), elements = thread_map.loop, thread_map.elements
-    results_at, apart = layout.results_at, 2 * n2  # per warp: the weight's sums, then the bias's
+    apart = 2 * n2  # per warp: the weight's sums, then the bias's
     weighted, biased, divided = kind.weighted, kind.biased, kind.memory_efficient
     levels, warps, threads = layout.groups.bit_length() - 1, layout.warps, layout.threads
     turns = -(-n2 // threads)  # a constant: the compiler unrolled a loop without it, with six divisions
@@ -53,15 +53,15 @@ def columns_adder(layout: TileLayout, kind: Kind) -> Any:
 
     @cuda.jit(device=True)
     def add_up(shared, place, operands, sums, grad_weight, grad_bias, part_weight, part_bias):
-        cuda.syncthreads()  # all warps have stored their last results, which lay where the sums come now
+        cuda.syncthreads()  # all warps have stored their last results, which may lie where the sums come now
         if weighted:
-            leave_sums(shared, results_at + place.warp * apart, place, sums.weight)
+            leave_sums(shared, place.warp * apart, place, sums.weight)
         if biased:
-            leave_sums(shared, results_at + place.warp * apart + n2, place, sums.bias)
+            leave_sums(shared, place.warp * apart + n2, place, sums.bias)
         cuda.syncthreads()  # all warps' sums are in shared memory before they are added up
         if weighted:
-            write_sums(shared, results_at, grad_weight, part_weight, operands.weight, operands.eps)
+            write_sums(shared, 0, grad_weight, part_weight, operands.weight, operands.eps)
         if biased:
-            write_sums(shared, results_at + n2, grad_bias, part_bias, None, None)
+            write_sums(shared, n2, grad_bias, part_bias, None, None)
 
     return add_up

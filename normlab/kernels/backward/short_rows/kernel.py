@@ -31,7 +31,7 @@ AT_ONCE = 2  # rows of a lane group in registers, a power of two
 def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
     """Return the kernel for an accumulator dtype, a layout and a kind of backward."""
     elements, rows, width = layout.thread_map.elements, layout.rows, layout.width
-    saved_bits, grad_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes]
+    saved_bits, grad_bits, result_bits = BITS[layout.saved_bytes], BITS[layout.grad_bytes], BITS[layout.result_bytes]
     lanes, neighbours = layout.lanes, layout.neighbours
     fetch, take_tile, add_up = fetcher(layout, kind), tile_taker(layout, kind, dtype), columns_adder(layout, kind)
     load_parameters = parameters_loader(layout, kind)
@@ -48,6 +48,7 @@ def build(dtype: Any, layout: TileLayout, kind: Kind) -> Any:
         memory = Memory(
             cuda.shared.array(0, saved_bits, alignment=16),
             cuda.shared.array(0, grad_bits, alignment=16),
+            cuda.shared.array(0, result_bits, alignment=16),
             cuda.shared.array(0, dtype, alignment=16),
         )
         sums = Sums(cuda.local.array(elements, dtype), cuda.local.array(elements, dtype))
@@ -111,6 +112,18 @@ def team_barrier(layout: TileLayout) -> Any:
 
 
 @cache
+def results_finder(layout: TileLayout) -> Any:
+    """Return the device function `results_of(team, stage)`: where the results of a tile begin."""
+    in_place, grads_at, results_at, elements = layout.in_place, layout.grads_at, layout.results_at, layout.tile
+
+    @cuda.jit(device=True)
+    def results_of(team, stage):
+        return grads_at + stage * elements if in_place else results_at + team * elements
+
+    return results_of
+
+
+@cache
 def fetcher(layout: TileLayout, kind: Kind) -> Any:
     """Return the device function `fetch(operands, memory, place, slot, tile)`.
 
@@ -149,24 +162,24 @@ def fetcher(layout: TileLayout, kind: Kind) -> Any:
 @cache
 def tile_taker(layout: TileLayout, kind: Kind, dtype: Any) -> Any:
     """Return the device function `take_tile(operands, memory, place, slot, tile, parameters, sums)`."""
-    rows, elements, results_at = layout.rows, layout.tile, layout.results_at
+    rows, elements, results_of = layout.rows, layout.tile, results_finder(layout)
     turns_per_warp, at_once = layout.turns_per_warp, min(layout.turns_per_warp, AT_ONCE)
     take_rows = rows_taker(layout, kind, dtype, at_once)
-    store_line, store_part = line_storers(elements, layout.together, dtype, layout.warps_per_tile * WARP)
+    store_line, store_part = line_storers(elements, layout.together, layout.warps_per_tile * WARP)
     wait_for_team = team_barrier(layout)
 
     @cuda.jit(device=True)
     def take_tile(operands, memory, place, slot, tile, parameters, sums):
-        results = results_at + place.team * elements
         stage, top = place.team * STAGES + slot, tile * rows
+        results = results_of(place.team, stage)
         for turn in range(0, turns_per_warp, at_once):
-            take_rows(place.turn + turn, operands, memory, place, stage, top, parameters, sums)
+            take_rows(place.turn + turn, operands, memory, place, stage, results, top, parameters, sums)
         wait_for_team()  # its results are in shared memory before other threads store them
         # No further barrier before the results are overwritten: the next tile's `wait_for_team` comes first.
         grad_input, begin = flat(operands.grad_input), tile * elements
         if tile < place.whole:
-            store_line(memory.floats, results, grad_input, begin, place.thread)
+            store_line(memory.results, results, grad_input, begin, place.thread)
         else:
-            store_part(memory.floats, results, grad_input, begin, place.thread, grad_input.shape[0] - begin)
+            store_part(memory.results, results, grad_input, begin, place.thread, grad_input.shape[0] - begin)
 
     return take_tile

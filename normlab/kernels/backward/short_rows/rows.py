@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Any, NamedTuple
 
-from normlab.engine import cast, cuda, load, load_bits_into, reciprocal, store_vector_from
+from normlab.engine import cast, cuda, load, load_bits_into, reciprocal, store_bits_from
 from normlab.kernels.backward.pipelined.kind import Kind
 from normlab.kernels.tiles import TileLayout, row_finder
 from normlab.stages.gradient import corrected, leave_means
@@ -27,11 +27,12 @@ class Operands(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The block's shared memory in three dtypes; offsets tell them apart (`TileLayout`)."""
+    """The block's shared memory in four dtypes; offsets tell the arrays apart (`TileLayout`)."""
 
     saved: Any
     grads: Any
-    floats: Any  # statistics and results
+    results: Any
+    floats: Any  # statistics, and in the end the columns' sums
 
 
 class Place(NamedTuple):
@@ -87,15 +88,15 @@ def parameters_loader(layout: TileLayout, kind: Kind) -> Any:
 
 @cache
 def rows_taker(layout: TileLayout, kind: Kind, dtype: Any, count: int) -> Any:
-    """Return the device function `take_rows(turn, operands, memory, place, stage, top, parameters, sums)`.
+    """Return the device function `take_rows(turn, operands, memory, place, stage, results, top, parameters, sums)`.
 
     The lane group adds its rows number `turn`, … of the tile to the columns' sums, and leaves their grad_input in
-    shared memory: `count` rows, whose sums are added up over the lanes together. top: the tile's first row. A row of n1
-    or more consists of zeros, which add nothing.
+    `memory.results`, from `results` on: `count` rows, whose sums are added up over the lanes together. top: the tile's
+    first row. A row of n1 or more consists of zeros, which add nothing.
     """
     thread_map, n2, rows, tile_elements = layout.thread_map, layout.n2, layout.rows, layout.tile
     (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
-    grads_at, results_at, row_of = layout.grads_at, layout.results_at, row_finder(layout)
+    grads_at, row_of = layout.grads_at, row_finder(layout)
     statistics_at, statistics = layout.statistics_at, layout.statistics
     add_up_row, make_gradient = row_adder(layout, kind), gradient_maker(layout, kind)
     centered, rms = kind.centered, kind.rms
@@ -148,12 +149,13 @@ def rows_taker(layout: TileLayout, kind: Kind, dtype: Any, count: int) -> Any:
         for v in range(vectors):
             if v < filled or place.column + v * span < n2:
                 there = result + row_of(k) * n2 + v * span
-                store_vector_from(memory.floats, there, grads, k * elements + v * width, width)
+                own = k * elements + v * width
+                store_bits_from(memory.results, there, grads, own, width, operands.grad_input)
 
     load_rows, first_passes, second_passes = (repeated(one, count) for one in (load_row, first_pass, second_pass))
 
     @cuda.jit(device=True)
-    def take_rows(turn, operands, memory, place, stage, top, parameters, sums):
+    def take_rows(turn, operands, memory, place, stage, results, top, parameters, sums):
         values, grads = cuda.local.array(held, dtype), cuda.local.array(held, dtype)
         scales, totals = cuda.local.array(count, dtype), cuda.local.array(totals_held, dtype)
         row = place.row + row_of(turn)
@@ -163,8 +165,8 @@ def rows_taker(layout: TileLayout, kind: Kind, dtype: Any, count: int) -> Any:
         first_passes(0, totals, values, grads, scales, parameters, sums)
         reduce_scatter(totals, place.lane)
         all_gather(totals, place.lane)
-        result = results_at + place.team * tile_elements + cell
-        second_passes(0, totals, values, grads, scales, parameters, operands, memory, place, result, top + row)
+        own = results + cell
+        second_passes(0, totals, values, grads, scales, parameters, operands, memory, place, own, top + row)
 
     return take_rows
 

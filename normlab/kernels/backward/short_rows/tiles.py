@@ -38,4 +38,4 @@ def layout_for(n2: int, sizes: tuple[int, int, int], statistics: int) -> Chosen 
     if not reasons:
         return None
     width = min(n2 & -n2, full)
-    return Chosen(tile_for(n2, width, full, sizes[:2], statistics, STAGE_BYTES), reasons[0])
+    return Chosen(tile_for(n2, width, sizes, statistics, STAGE_BYTES), reasons[0])
