@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from normlab.engine import cuda
 from normlab.kernels.words import counted
+from normlab.stages.ahead import NARROWEST
 from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads
 
 ACCUMULATOR_BYTES = 4  # the kernel computes in float32
@@ -18,7 +19,7 @@ WARPS = 8  # per block
 # Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took the backward 1 to 3 %
 # longer.
 STAGES = 2
-# Blocks that a multiprocessor must have registers for, if its shared memory holds as many: three took 2 to 4 % longer.
+# Blocks that a multiprocessor must have registers for, if its shared memory holds as many: three took 1 to 17 % longer.
 RESIDENT, RESIDENT_BYTES = 2, 113 * 1024
 ALIGNED_ROWS = 8  # rows of any length that are whole vectors of 16 bytes together
 
@@ -55,14 +56,19 @@ class TileLayout(NamedTuple):
         return map_threads(self.n2, self.width, self.lanes)
 
     @property
-    def neighbours(self) -> int:
-        """Return how many neighbouring rows a lane group takes one after another (`row_finder`), a power of two.
+    def apart(self) -> int:
+        """Return how many rows apart the lane groups of a warp should be, a power of two.
 
-        The lane groups of a warp read as many elements at a time, lanes * width. They wait for no bank of shared memory
-        where their rows begin an odd multiple of that apart. Rows of 63 columns that lie side by side begin one bank
-        apart: of four lane groups three would wait.
+        Each reads lanes * width elements at a time. They wait for no bank of shared memory where their rows begin an
+        odd multiple of that apart. Rows of 63 columns that lie side by side begin one bank apart: of four lane groups
+        three would wait.
         """
-        return min(self.turns, max(1, self.lanes * self.width // (self.n2 & -self.n2)))
+        return max(1, self.lanes * self.width // (self.n2 & -self.n2))
+
+    @property
+    def neighbours(self) -> int:
+        """Return how many neighbouring rows a lane group takes one after another (`row_finder`), a power of two."""
+        return min(self.turns, self.apart)
 
     @property
     def threads(self) -> int:
@@ -83,6 +89,11 @@ class TileLayout(NamedTuple):
     def tile(self) -> int:
         """Return the elements of a tile of one matrix."""
         return self.rows * self.n2
+
+    @property
+    def stage_bytes(self) -> int:
+        """Return the bytes that a tile's stage has, of all arrays."""
+        return self.tile * (self.saved_bytes + self.grad_bytes) + ACCUMULATOR_BYTES * self.rows * self.statistics
 
     @property
     def tiles_at_once(self) -> int:
@@ -153,15 +164,34 @@ def row_finder(layout: TileLayout) -> Any:
     return row_of
 
 
+def lanes_for(n2: int) -> int:
+    """Return the lanes that share a row: a power of two, as few as give each at most ELEMENTS elements, or all 32."""
+    return min(WARP, 1 << (-(-n2 // ELEMENTS) - 1).bit_length())
+
+
 def tile_for(n2: int, width: int, sizes: tuple[int, int, int], statistics: int, stage_bytes: int) -> TileLayout:
-    """Return the layout of rows of n2 columns in stages of about so many bytes.
+    """Return the layout of rows of n2 columns in stages of at most so many bytes, if eight rows have no more.
 
     sizes: bytes of an element of x or the saved array, of grad_output, or 0, and of the result. Otherwise as in the
     layout. n1 is no argument: a row's bits are the same in every batch.
     """
-    lanes = min(WARP, 1 << (-(-n2 // ELEMENTS) - 1).bit_length())  # as few as have no more than ELEMENTS, if enough
-    a_row = n2 * (sizes[0] + sizes[1]) + ACCUMULATOR_BYTES * statistics
-    rows = max(ALIGNED_ROWS, WARP // lanes)
-    while 2 * rows * a_row <= stage_bytes:
-        rows *= 2
-    return TileLayout(n2, lanes, width, rows * lanes // WARP, BYTES // max(sizes), *sizes, statistics)
+    rows = max(ALIGNED_ROWS, WARP // lanes_for(n2))
+    turns, together = rows * lanes_for(n2) // WARP, BYTES // max(sizes)
+    layout = TileLayout(n2, lanes_for(n2), width, turns, together, *sizes, statistics)
+    while 2 * layout.stage_bytes <= stage_bytes:
+        layout = layout._replace(turns=2 * layout.turns)
+    return layout
+
+
+def with_smaller_tiles(layout: TileLayout, n1: int, tiles: int, least_rows: int = 1) -> TileLayout:
+    """Return the layout with tiles so small that n1 rows are so many, as far as copies and `least_rows` allow it.
+
+    The rows of a tile change no bit of a row. In the forward copies may become narrower: the caller chooses them.
+    """
+    narrowest = min(layout.saved_bytes, layout.result_bytes)
+    while -(-n1 // layout.rows) < tiles:
+        smaller = layout._replace(turns=layout.turns // 2)
+        if not smaller.turns or smaller.rows < least_rows or smaller.tile * narrowest % NARROWEST:
+            break
+        layout = smaller
+    return layout

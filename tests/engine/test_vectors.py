@@ -284,5 +284,5 @@ def test_a_tuple_of_32_bytes_is_refused():
 
 @needs.compiler
 def test_bits_of_another_size_are_refused():
-    with pytest.raises(REFUSED, match="takes bits of float32 from integers as wide, but got uint16"):
+    with pytest.raises(REFUSED, match="load_bits_into needs bits of float32 in integers as wide, but got uint16"):
         compile_ptx(through_bits(uint16, 2), ((np.uint16, 1), (np.float32, 1), (np.float32, 1)))

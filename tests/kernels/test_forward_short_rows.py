@@ -27,6 +27,7 @@ PAIRS = [(BFLOAT16, BFLOAT16), (np.float16, np.float16), (np.float32, np.float32
 PAIRS += [(np.float32, np.float16)]
 # One row, a tile and a part of one, several blocks; of one lane and of several; odd and even; the longest.
 SHAPES = [(1, 1), (700, 1), (70, 3), (137, 7), (33, 12), (137, 24), (50, 31), (40, 36), (9, 97), (19, 127), (9, 255)]
+SHAPES += [(9, 511)]
 
 
 def take_all(monkeypatch):
@@ -34,6 +35,7 @@ def take_all(monkeypatch):
     monkeypatch.setattr(short_rows, "TILED", tuple(one._replace(few=0) for one in short_rows.TILED))
     uneven = {itemsize: one._replace(few=0) for itemsize, one in short_rows.UNEVEN_TILED.items()}
     monkeypatch.setattr(short_rows, "UNEVEN_TILED", uneven)
+    monkeypatch.setattr(short_rows, "LONGER_TILED", short_rows.LONGER_TILED._replace(few=0))
 
 
 def step_for(n1: int, n2: int, dtype="bfloat16", **how) -> str:
@@ -162,11 +164,12 @@ def test_whole_vectors_come_and_go_forward(monkeypatch):
 @pytest.mark.parametrize("rms", [False, True])
 def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes, rms):
     full = 16 // max(sizes)
-    for n2 in range(1, 300):
+    for n2 in range(1, 530):
         natural = min(n2 & -n2, full)
         layout = short_rows.layout_for(n2, natural, sizes, rms)
         if n2 % full:
-            assert (layout is not None) == (n2 < 256 and 2 * n2 != full)
+            longest = 511 if full == 8 and n2 % 4 else 255
+            assert (layout is not None) == (n2 <= longest and 2 * n2 != full)
         else:
             assert (layout is not None) == (n2 in short_rows.UNEVEN[max(sizes), rms])
         if layout is None:
@@ -177,11 +180,12 @@ def test_every_column_is_a_lane_s_and_a_warp_s_memory_is_its_own(sizes, rms):
         assert (vectors - 1) * span < n2 <= vectors * span, "no vector too many"
         assert n2 % layout.width == 0
         assert layout.width <= full
-        assert layout.thread_map.elements <= ELEMENTS
+        assert layout.thread_map.elements <= ELEMENTS or (layout.lanes == 32 and n2 > 256)
         assert layout.turns * 32 == layout.rows * layout.lanes
         assert all(layout.tile * size % 16 == 0 for size in sizes), "a tile begins with a vector"
-        assert 4 * layout.results_at == 2 * layout.tile * sizes[0]
-        assert layout.shared_bytes == 4 * (layout.results_at + layout.tile)
+        stages = 2 * layout.tile * sizes[0]
+        assert layout.results_at * sizes[1] == stages
+        assert layout.shared_bytes == stages + (0 if sizes[0] == sizes[1] else layout.tile * sizes[1])
         assert layout.shared_bytes % 16 == 0
 
 
@@ -208,8 +212,8 @@ def test_plans_of_tiles_fit_a_gpu_and_the_step_s_chains_are_as_long(capability):
 
 
 def test_other_rows_are_no_tiles_forward():
-    lengths = {1: "short_rows", 36: "short_rows", 255: "short_rows", 4: "one_barrier", 40: "one_barrier"}
-    lengths |= {257: "one_barrier"}
+    lengths = {1: "short_rows", 36: "short_rows", 255: "short_rows", 4: "one_barrier", 48: "one_barrier"}
+    lengths |= {257: "short_rows", 260: "one_barrier", 511: "short_rows", 513: "one_barrier"}
     assert {n2: step_for(10**6, n2) for n2 in lengths} == lengths
     assert (step_for(10**6, 7, alignment=4), step_for(10**6, 7, alignment=2)) == ("short_rows", "one_barrier")
     assert step_for(10**6, 7, "float64") == "column_blocks"
@@ -218,7 +222,7 @@ def test_other_rows_are_no_tiles_forward():
         assert isinstance(short_rows.plan(problem, devices.of((9, 0))), Refusal)
 
 
-KERNELS = [(1, BFLOAT16), (31, np.float16), (63, np.float32), (255, BFLOAT16)]
+KERNELS = [(1, BFLOAT16), (31, np.float16), (63, np.float32), (255, BFLOAT16), (511, np.float16)]
 
 
 @pytest.mark.parametrize(("n2", "dtype"), KERNELS, ids=str)

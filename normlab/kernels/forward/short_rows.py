@@ -2,8 +2,10 @@
 
 Idea: step 6 moves rows that are no whole vectors one element or half a vector at a time, and of three vectors per row
 it leaves a fourth lane idle. Here a warp copies a tile of rows as a line of memory (`stages.line_tile`). Then 1 to 32
-lanes own each row, with up to eight columns each, whose parameters stay in registers from row to row. The output goes
-back through shared memory, too. A warp waits for its own copies and its own lanes, never for another warp.
+lanes own each row, with up to eight columns each, or sixteen of rows longer than 256, and take several rows together:
+their sums travel through the same shuffles (`stages.warp.sums_of_lanes`). Parameters stay in registers from row to row.
+The output takes the place of the row and goes back as a line, too. A warp waits for its own copies and its own lanes,
+never for another warp.
 Few rows are step 6's: tiles would only add latency. There each part of a lane's vectors has a lane to itself, and a
 lane adds up parts as those lanes do, so a row has the same bits in every batch.
 Moves: x once, the output once, and the statistics, which are 8 of 12 bytes at one column of bfloat16.
@@ -34,7 +36,7 @@ from normlab.kernels.forward.operands import FACTOR_OPERANDS
 from normlab.kernels.lengths import LENGTHS
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, Plan, Refusal, Work
 from normlab.kernels.problem import ForwardProblem
-from normlab.kernels.tiles import ALIGNED_ROWS, TileLayout, row_finder, tile_for
+from normlab.kernels.tiles import ALIGNED_ROWS, TileLayout, row_finder, tile_for, with_smaller_tiles
 from normlab.kernels.words import counted
 from normlab.stages.ahead import BITS, NARROWEST
 from normlab.stages.line_tile import line_fetchers, line_storers
@@ -43,12 +45,20 @@ from normlab.stages.unroll import repeated
 from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, widest
 from normlab.stages.warp import sums_of_lanes
 
-# LayerNorm of bfloat16, as fractions of a copy; on an H100 where nothing else is said:
-STAGE_BYTES = 4096  # per stage, about. 31 columns: 0.91; 1,024 bytes: 0.89
+# LayerNorm of bfloat16 with 2**27 elements on an H200, as fractions of a copy:
+STAGE_BYTES = 4096  # per stage, about. 97 columns: 0.92; 2,048 bytes: 0.89
 TURNS = 8  # rows of a lane group in a tile, at most: of a few columns more would leave multiprocessors without a tile
-AT_ONCE = 64  # XXX
-WARPS, RESIDENT = 4, 4  # per block, and blocks that registers must hold. 255 columns: 0.93; eight warps, three: 0.83
-WAVES = 8  # of blocks, at most. 63 columns on an H200: one 0.81, four 0.85, a block for every few tiles 0.75
+# Elements of a lane, of all rows that its lane group takes together. 127 columns: 0.96, half as many 0.94; of one row
+# after another 0.86, when a row had the shuffles to itself.
+AT_ONCE = 64
+WARPS, RESIDENT = 4, 4  # per block, and blocks that registers must hold
+WAVES = (
+    8  # of blocks, at most. 63 columns, one row after another: one 0.81, four 0.85, a block for every few tiles 0.75
+)
+# Tiles per multiprocessor, at least, if a row takes a whole warp (True) or less: otherwise tiles are smaller, as far as
+# copies are not. 16,416 x 511 take 14.7 us, with half as many 17.1; 33,288 x 63 7.4 us, with twice as many 8.2, because
+# lane groups wait for each other (`TileLayout.apart`).
+TILES = {True: 16, False: 8}
 PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
 
 
@@ -60,27 +70,31 @@ class Tiled(NamedTuple):
     why: str
 
 
-# Measured on an H100 with 2**26 elements of bfloat16, LayerNorm / RMSNorm, as fractions of a copy that do not count the
-# statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Above `few` tiles are faster with x in L2.
+# Measured on an H200 with 2**27 elements of bfloat16, LayerNorm / RMSNorm, as fractions of a copy that do not count the
+# statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Registers on an H100, which is bound less by
+# instructions. Above `few` tiles are faster with x in L2.
 # fmt: off
 TILED = (
-    Tiled(columns_up_to=1, few=2**18, why="0.31 / 0.47 of a copy at one column; registers: 0.29 / 0.29; on an H100"),
-    Tiled(columns_up_to=15, few=2**18, why="0.77 / 0.88 of a copy at 7 columns; registers: 0.43 / 0.52; on an H100"),
-    Tiled(columns_up_to=63, few=2**19, why="0.92 / 0.96 of a copy at 63 columns; registers: 0.46 / 0.57; on an H100"),
-    Tiled(columns_up_to=127, few=2**20, why="0.94 / 0.96 of a copy at 127 columns; registers: 0.29 / 0.55; on an H100"),
-    Tiled(columns_up_to=255, few=2**22, why="0.91 / 0.96 of a copy at 255 columns; registers: 0.75 / 0.86; on an H100"),
+    Tiled(columns_up_to=1, few=2**18, why="0.29 / 0.45 of a copy at one column; registers: 0.29 / 0.29"),
+    Tiled(columns_up_to=15, few=2**18, why="0.75 / 0.85 of a copy at 7 columns; registers: 0.43 / 0.52"),
+    Tiled(columns_up_to=31, few=2**18, why="0.90 / 0.94 of a copy at 31 columns"),
+    Tiled(columns_up_to=63, few=2**19, why="0.94 / 0.96 of a copy at 63 columns; registers: 0.46 / 0.57"),
+    Tiled(columns_up_to=127, few=2**20, why="0.96 / 0.96 of a copy at 127 columns; registers: 0.29 / 0.55"),
+    Tiled(columns_up_to=255, few=2**20, why="0.93 / 0.94 of a copy at 255 columns; registers: 0.75 / 0.86"),
 )
+# Rows of 16 bits alone, which are no multiple of 8 bytes. In 32 bits shifted rows are as fast.
+LONGER_TILED = Tiled(columns_up_to=511, few=2**20, why="0.93 / 0.94 of a copy at 333 columns; shifted: 0.85 / 0.87")
 # fmt: on
 # Rows of whole vectors stay in registers, except some lengths that leave lanes without a vector. By bytes of an element
-# and whether the norm is RMSNorm; as measured on an H200 with 2**27 bytes.
+# and whether the norm is RMSNorm; as measured on an H200 with 2**27 elements of 16 bits, or 2**27 bytes of 32 bits.
 UNEVEN = {
-    (2, False): (24,),
+    (2, False): (24, 40, 56, 104, 120, 200),
     (2, True): (24, 40, 88, 104, 120),
     (4, False): (12, 20, 24, 28, 36, 44, 68, 76),
     (4, True): (12, 20, 24, 28, 36, 44, 68, 76, 84, 92, 132, 140, 148, 156),
 }
 UNEVEN_TILED = {
-    2: Tiled(columns_up_to=120, few=2**23, why="0.85 / 0.94 of a copy at 24 columns; registers: 0.71 / 0.91; H200"),
+    2: Tiled(columns_up_to=200, few=2**23, why="0.94 / 0.97 of a copy at 104 columns; registers: 0.88 / 0.93; H200"),
     4: Tiled(columns_up_to=156, few=2**22, why="0.92 / 0.96 of a copy at 20 columns; registers: 0.76 / 0.85; H200"),
 }
 
@@ -102,14 +116,8 @@ class Share(NamedTuple):
 @cache
 def build(dtype: Any, layout: TileLayout) -> Any:
     """Return the kernel for an accumulator dtype and the layout of one warp; a block has WARPS of them or fewer."""
-    rows, tile_elements, lanes, turns, neighbours = (
-        layout.rows,
-        layout.tile,
-        layout.lanes,
-        layout.turns,
-        layout.neighbours,
-    )
-    thread_map, n2 = layout.thread_map, layout.n2
+    n2, rows, tile_elements, thread_map = layout.n2, layout.rows, layout.tile, layout.thread_map
+    lanes, turns, neighbours = layout.lanes, layout.turns, layout.neighbours
     (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
     bits, stages_apart = BITS[layout.saved_bytes], layout.shared_bytes // layout.saved_bytes
     result_bits, results_apart = BITS[layout.result_bytes], layout.shared_bytes // layout.result_bytes
@@ -163,7 +171,7 @@ def build(dtype: Any, layout: TileLayout) -> Any:
             fetch(stages, stage + (1 - slot) * tile_elements, line, tile + stride, lane)
             commit_copies()
             there, top = stage + slot * tile_elements, tile * rows
-            if in_place:
+            if in_place:  # a result takes the place of the element that its lane has loaded
                 result = there
             for turn in range(0, turns, at_once):
                 take_rows(
@@ -193,57 +201,14 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     """Return the device function `take_rows(turn, share, stages, stage, results, result, top, x, …)`.
 
     The lane group normalises its rows number `turn`, … of the tile, whose first row is `top`, and leaves them in
-    `results`: up to AT_ONCE rows, whose sums are added up over the lanes together.
+    `results`: `rows_at_once` rows, whose sums are added up over the lanes together.
     """
-    thread_map, n2, count, parts = layout.thread_map, layout.n2, rows_at_once(layout), parts_of(layout)
-    (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
-    held, row_of, normalise = count * elements, row_finder(layout), vector_normaliser(elements)
-    lanes, sums = layout.lanes, sums_of_lanes(layout.lanes, count)
-    reduce_scatter, all_gather, left, sharing = sums
-
-    @cuda.jit(device=True)
-    def load_row(k, values, column, stages, at, x):
-        for v in range(vectors):
-            if v < filled or column + v * span < n2:
-                load_bits_into(values, k * elements + v * width, stages, at + row_of(k) * n2 + v * span, width, x)
-            else:
-                for j in range(width):
-                    values[k * elements + v * width + j] = cast(0, values)
-
-    @cuda.jit(device=True)
-    def add_up_row(k, totals, values):
-        # The lane's part of the row's sum.
-        terms = cuda.local.array(PARTS, dtype)
-        for part in range(PARTS):
-            terms[part] = cast(0, values)
-        for v in range(vectors):
-            for j in range(width):
-                terms[v % parts] += values[k * elements + v * width + j]
-        totals[k] = sum_of_parts(terms)
-
-    @cuda.jit(device=True)
-    def add_up_squares(k, totals, values, centers, column, mean):
-        terms = cuda.local.array(PARTS, dtype)
-        for part in range(PARTS):
-            terms[part] = cast(0, values)
-        for v in range(vectors):
-            if mean is None or v < filled or column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
-                for j in range(width):
-                    deviation = values[k * elements + v * width + j] - centers[k]
-                    terms[v % parts] += deviation * deviation
-        totals[k] = sum_of_parts(terms)
-
-    @cuda.jit(device=True)
-    def finish_row(k, values, share, results, at, weight, bias, output, centers, scales):
-        normalise(values, k * elements, share.gammas, share.betas, weight, bias, centers[k], scales[k])
-        for v in range(vectors):
-            if v < filled or share.column + v * span < n2:
-                there = at + row_of(k) * n2 + v * span
-                store_bits_from(results, there, values, k * elements + v * width, width, output)
-
+    n2, count, lanes, row_of = layout.n2, rows_at_once(layout), layout.lanes, row_finder(layout)
+    held = count * layout.thread_map.elements
     load_rows, add_up_rows, add_up_all_squares, finish_rows = (
-        repeated(one, count) for one in (load_row, add_up_row, add_up_squares, finish_row)
+        repeated(step, count) for step in row_steps(layout, dtype)
     )
+    reduce_scatter, all_gather, left, sharing = sums_of_lanes(lanes, count)
 
     @cuda.jit(device=True)
     def leave_statistics(statistics, shares, lane, row):
@@ -262,7 +227,7 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
         cell = row * n2 + share.column
         load_rows(0, values, share.column, stages, stage + cell, x)
 
-        # First pass, over registers: the means, and then the squares. A lane computes what is once per row for its
+        # First pass, over registers: the means, and then the squares. What is once per row a lane computes for its
         # share of the rows alone.
         for k in range(count):
             centers[k] = cast(0, values)
@@ -286,8 +251,64 @@ def rows_taker(layout: TileLayout, dtype: Any) -> Any:
     return take_rows
 
 
+@cache
+def row_steps(layout: TileLayout, dtype: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the device functions of a lane's part of row k of those that its lane group takes together.
+
+    load_row(k, values, column, stages, at, x), add_up_row(k, totals, values),
+    add_up_squares(k, totals, values, centers, column, mean),
+    finish_row(k, values, share, results, at, weight, bias, output, centers, scales).
+    """
+    thread_map, n2, parts, row_of = layout.thread_map, layout.n2, parts_of(layout), row_finder(layout)
+    (vectors, width, span, _), filled, elements = thread_map.loop, thread_map.filled, thread_map.elements
+    normalise = vector_normaliser(elements)
+
+    @cuda.jit(device=True)
+    def load_row(k, values, column, stages, at, x):
+        for v in range(vectors):
+            own = k * elements + v * width
+            if v < filled or column + v * span < n2:
+                load_bits_into(values, own, stages, at + row_of(k) * n2 + v * span, width, x)
+            else:
+                for j in range(width):
+                    values[own + j] = cast(0, values)
+
+    @cuda.jit(device=True)
+    def add_up_row(k, totals, values):
+        sums = cuda.local.array(PARTS, dtype)
+        for part in range(PARTS):
+            sums[part] = cast(0, values)
+        for v in range(vectors):
+            for j in range(width):
+                sums[v % parts] += values[k * elements + v * width + j]
+        totals[k] = sum_of_parts(sums)
+
+    @cuda.jit(device=True)
+    def add_up_squares(k, totals, values, centers, column, mean):
+        sums = cuda.local.array(PARTS, dtype)
+        for part in range(PARTS):
+            sums[part] = cast(0, values)
+        for v in range(vectors):
+            if mean is None or v < filled or column + v * span < n2:  # RMSNorm: a 0 past the end adds nothing
+                for j in range(width):
+                    deviation = values[k * elements + v * width + j] - centers[k]
+                    sums[v % parts] += deviation * deviation
+        totals[k] = sum_of_parts(sums)
+
+    @cuda.jit(device=True)
+    def finish_row(k, values, share, results, at, weight, bias, output, centers, scales):
+        own = k * elements
+        normalise(values, own, share.gammas, share.betas, weight, bias, centers[k], scales[k])
+        for v in range(vectors):
+            if v < filled or share.column + v * span < n2:
+                there = at + row_of(k) * n2 + v * span
+                store_bits_from(results, there, values, own + v * width, width, output)
+
+    return load_row, add_up_row, add_up_squares, finish_row
+
+
 def rows_at_once(layout: TileLayout) -> int:
-    """Return how many rows a lane group normalises together, a power of two: as many as AT_ONCE elements are."""
+    """Return how many rows a lane group takes together, a power of two: as many as have AT_ONCE elements of a lane."""
     return min(layout.turns, 1 << (AT_ONCE // layout.thread_map.elements).bit_length() - 1)
 
 
@@ -307,7 +328,10 @@ def tiled_for(n2: int, itemsize: int, rms: bool) -> Tiled | None:
     if n2 % full == 0:
         return UNEVEN_TILED[itemsize] if n2 in UNEVEN[itemsize, rms] else None
     # A row of 8 bytes is one vector: in registers 0.65 of a copy at four columns, as tiles 0.62 (H200).
-    return None if 2 * n2 == full else next((one for one in TILED if n2 <= one.columns_up_to), None)
+    if 2 * n2 == full:
+        return None
+    longer = (LONGER_TILED,) if itemsize == 2 and n2 % (full // 2) else ()
+    return next((one for one in (*TILED, *longer) if n2 <= one.columns_up_to), None)
 
 
 def layout_for(n2: int, width: int, sizes: tuple[int, int], rms: bool) -> TileLayout | None:
@@ -345,6 +369,8 @@ def plan(problem: ForwardProblem, device: Device) -> Plan | Refusal:
     layout, (n1, n2) = layout_of(problem), problem.shape
     if isinstance(layout, Refusal):
         return layout
+    layout = with_smaller_tiles(layout, n1, TILES[layout.lanes == WARP] * device.multiprocessors)
+    layout = layout._replace(together=widest(layout.tile, problem.x, problem.output))
     itemsize = max(problem.x.dtype.itemsize, problem.output.dtype.itemsize)
     tiled: Any = tiled_for(n2, itemsize, problem.mean is None)
     if n1 * n2 <= tiled.few:

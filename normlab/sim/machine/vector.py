@@ -99,6 +99,7 @@ def write_vector_from(array: Any, index: Any, source: Any, start: int, width: in
 
     `like`: an array of the dtype whose bits `array` holds as integers; the elements are rounded to it.
     """
+    values: Any
     if type(source) is np.ndarray and 0 <= start <= len(source) - width:
         values = source[start : start + width]
     else:

@@ -7,10 +7,10 @@ from normlab.kernels.backward import final_sums
 from normlab.kernels.backward.operands import OPERANDS
 from normlab.kernels.backward.pipelined.kind import kind_of
 from normlab.kernels.backward.short_rows.kernel import build
-from normlab.kernels.backward.short_rows.tiles import layout_for
+from normlab.kernels.backward.short_rows.tiles import layout_for, with_larger_tiles
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, PersistentPlan, Plan, Refusal, Work
 from normlab.kernels.problem import BackwardProblem
-from normlab.kernels.tiles import TileLayout
+from normlab.kernels.tiles import ALIGNED_ROWS, TileLayout, with_smaller_tiles
 from normlab.kernels.words import counted
 from normlab.stages.ahead import NARROWEST
 from normlab.stages.vector import WARP, widest
@@ -30,6 +30,7 @@ FEW_TILES = {True: 8, False: 2}  # tiles per multiprocessor, at most, if a row t
 # Tiles, at most, that one block takes one after another to do all rows. A second tile takes less time than a second
 # kernel if a row takes a whole warp, and more time if it takes less than a warp.
 ALONE = {True: 2, False: 1}
+TILES = 16  # per multiprocessor, at least, if tiles of eight rows are so many
 FEW_WHY = "so few rows have all warps of a block at each tile: 1,000 x 229 take 7.3 us instead of 9.7 (LayerNorm, H200)"
 
 
@@ -46,8 +47,8 @@ def plan(problem: BackwardProblem, device: Device) -> PersistentPlan | Refusal:
     chosen = layout_for(n2, sizes, 1 + kind.centered)  # statistics: invvar, and the mean where it is needed
     if chosen is None:
         return Refusal(f"rows of {n2:,} columns are too long for tiles")
-    # Ask this of the layout for many rows, whose tiles are larger: at one n2 few rows and many rows must have the same
-    # kernel, and so the same bits.
+    # Asked of tiles that warps do not share, which are larger: at one n2 few and many rows must have the same kernel,
+    # and so the same bits.
     if chosen.layout.shared_bytes > device.shared_bytes:
         needed = chosen.layout.shared_bytes
         return Refusal(f"the tiles of {n2} columns need {needed:,} bytes of shared memory")
@@ -86,7 +87,13 @@ def shared_by_warps(n1: int, layout: TileLayout, device: Device) -> TileLayout:
     # One block in which each warp has a tile spares the second kernel that several blocks need.
     needs_one_block = not whole_warp and n1 <= layout.warps * layout.rows
     few = tiles <= FEW_TILES[whole_warp] * device.multiprocessors and not needs_one_block
-    return shared if few or tiles == 1 else layout
+    if few or tiles == 1:
+        return shared
+    if needs_one_block:
+        return layout
+    # Tiles as large as is fastest, but as many as multiprocessors hold warps, if rows are enough.
+    larger = with_larger_tiles(layout, device.shared_bytes)
+    return with_smaller_tiles(larger, n1, TILES * device.multiprocessors, ALIGNED_ROWS)
 
 
 def few_rows_layout(layout: TileLayout) -> TileLayout:
@@ -119,7 +126,7 @@ def layouts(n2: int) -> list[TileLayout]:
     sizes = ((2, 2, 2), (4, 4, 4), (2, 4, 2), (4, 2, 4), (2, 2, 4), (4, 4, 2))
     found = (layout_for(n2, some, statistics) for some in sizes for statistics in (1, 2))
     many = [chosen.layout for chosen in found if chosen is not None]
-    return [*many, *map(few_rows_layout, many)]
+    return [*many, *map(few_rows_layout, many), *(with_larger_tiles(one, shared_bytes=2**30) for one in many)]
 
 
 def column_chains(n1: int, n2: int) -> list[Chains]:
