@@ -1,4 +1,4 @@
-"""Who wrote an element last: a store, a vector, a slice or an atomic, through a view too; which block, warp and lane."""
+"""Who wrote an element last: by a store, a vector, a slice, an atomic, in a view; in which block, warp and lane."""
 
 import numpy as np
 import pytest
