@@ -61,9 +61,10 @@ class LastWriter(Observer):
 
 def last_writer(kernel: Any, array: np.ndarray, index: tuple[int, ...]) -> Launchable:
     """Return `kernel`, ready to launch; the launch returns the thread that wrote the element last, or None."""
+    element: Any = (*index, ...)
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any] | None:
-        watch = LastWriter(array[(*index, ...)])
+        watch = LastWriter(array[element])
         launch.run(arguments, watch)
         return watch.writer
 
