@@ -46,7 +46,7 @@ def add_layer_norm_forward(
     >>> output
     array([[-1. , -0.5,  0. ,  1.5]], dtype=float32)
     """
-    return forward(x, residual, weight, bias, eps, False, 0.0)
+    return forward(x, _given(residual), weight, bias, eps, False, 0.0)
 
 
 def add_rms_norm_forward(
@@ -61,8 +61,15 @@ def add_rms_norm_forward(
     Returns:
         (output, new_residual, invvar).
     """
-    output, new_residual, _, invvar = forward(x, residual, weight, None, eps, True, offset)
+    output, new_residual, _, invvar = forward(x, _given(residual), weight, None, eps, True, offset)
     return output, new_residual, invvar
+
+
+def _given(residual: Any) -> Any:
+    """Return the residual; raise TypeError for None, with which `forward` normalises x itself."""
+    if residual is None:
+        raise TypeError("residual must be an array, got None: without one call layer_norm_forward or rms_norm_forward")
+    return residual
 
 
 def add_layer_norm_backward(
@@ -272,7 +279,7 @@ def _checked(call: AddNormBackward, leading: tuple[int, ...], n2: int) -> tuple[
     checks.check_shape("grad_output", call.grad_output, (*leading, n2), "as saved")
     if memory_efficient:
         checks.check_dtype("saved", saved, output, "with memory_efficient it is the output, as the parameters")
-    residual = checks.input_dtype(call.residual_dtype, saved, memory_efficient)
+    residual = checks.input_dtype(call.residual_dtype, saved, memory_efficient, "residual_dtype")
     checks.check_dtype("grad_residual", call.grad_residual, residual, "the residual's dtype")
     checks.check_shape("grad_residual", call.grad_residual, (*leading, n2), "as saved")
     statistics = checks.statistics_dtype(dtype_name(saved))
