@@ -14,6 +14,8 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda import shared
 
+from normlab.engine import grid_sync
+
 COUNT = 0
 TABLE = {"a": 1.0}
 NAMES = ["a", "b"]
@@ -369,6 +371,10 @@ def shared_of_an_argument_s_size(x):
 
 def shuffle_without_a_mask(x):
     x[0] = cuda.shfl_down_sync(x[0], 1)  # refused: not given all its arguments \(the first is the mask of lanes\)
+
+
+def grid_barrier_without_an_index(x):
+    grid_sync(x)  # refused: grid_sync is not given all its arguments: 'index' is missing
 
 
 def atomic_on_a_number(x):

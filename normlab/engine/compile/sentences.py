@@ -284,7 +284,8 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
         wanted, given = int(found[2]) - 1, int(found[3]) - 1  # Python counts Numba's own first argument
         return f"{found[1]} takes {several(wanted, 'argument')}, and is given {given}"
     if found := re.match(r"(?:\w+\.)*(\w+)\(\) missing \d+ required positional arguments?: (.+)", message):
-        mask = " (the first is the mask of lanes)" if found[1].endswith("_sync") else ""
+        of_a_warp = re.match("(shfl|vote|match|all|any|eq|ballot)_", found[1])
+        mask = " (the first is the mask of lanes)" if of_a_warp else ""
         return f"{found[1]} is not given all its arguments{mask}: {found[2]} is missing"
     if found := re.fullmatch(r"<ufunc '(\w+)'>", message):
         instead = "abs" if found[1] == "absolute" else f"math.{found[1]}" if hasattr(math, found[1]) else ""
