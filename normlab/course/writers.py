@@ -14,11 +14,11 @@ from normlab.sim.machine.observed import ObservedArray, offset_of, pointer
 class LastWriter(Observer):
     """Records the thread that wrote one element last."""
 
-    def __init__(self, element: np.ndarray):
-        """Watch an element, given as a view without axes."""
+    def __init__(self, element: np.ndarray, writer: dict[str, Any] | None):
+        """Watch an element, given as a view without axes. writer: the thread of an earlier launch that wrote it."""
         super().__init__()
         self._element, self._address = element, pointer(element)
-        self.writer: dict[str, Any] | None = None
+        self.writer = writer
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
         """Store an element or many by a slice, and record the writing thread."""
@@ -59,12 +59,17 @@ class LastWriter(Observer):
             }
 
 
-def last_writer(kernel: Any, array: np.ndarray, index: tuple[int, ...]) -> Launchable:
-    """Return `kernel`, ready to launch; the launch returns the thread that wrote the element last, or None."""
+def last_writer(
+    kernel: Any, array: np.ndarray, index: tuple[int, ...], earlier: dict[str, Any] | None = None
+) -> Launchable:
+    """Return `kernel`, ready to launch; the launch returns the thread that wrote the element last, or None.
+
+    earlier: what an earlier launch has returned.
+    """
     element: Any = (*index, ...)
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any] | None:
-        watch = LastWriter(array[element])
+        watch = LastWriter(array[element], earlier)
         launch.run(arguments, watch)
         return watch.writer
 

@@ -28,6 +28,11 @@ def atomics(y):
 
 
 @cuda.jit
+def atomics_of_0(y):
+    cuda.atomic.add(y, 0, 0)
+
+
+@cuda.jit
 def rows(y):
     i = cuda.grid(1)
     row = y[i]
@@ -93,6 +98,8 @@ def test_an_atomic_that_changes_nothing_does_not_hide_the_thread_that_wrote():
     y = np.zeros(1, np.int32)
     assert last_writer(guarded, y, (0,))[1, 32](y)["lane"] == 3
     assert last_writer(atomics, y, (0,))[1, 1](y)["lane"] == 0
+    before = {"lane": 7}
+    assert last_writer(atomics_of_0, y, (0,), before)[1, 1](y) == before
 
 
 def test_a_field_is_written_as_part_of_its_record():
