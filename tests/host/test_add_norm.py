@@ -15,6 +15,7 @@ from normlab import (
     add_rms_norm_backward,
     add_rms_norm_forward,
     explain,
+    head_rms_norm_backward,
     oracle,
 )
 from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store
@@ -68,6 +69,8 @@ BACKWARD = partial(add_rms_norm_backward, X, X, X, INVVAR)
         (lambda: add_rms_norm_backward(X, X[:1], X, INVVAR), ValueError, "grad_residual to be of shape"),
         (lambda: add_rms_norm_backward(HALF, X, X, INVVAR), TypeError, "grad_output to be float32"),
         (lambda: add_rms_norm_backward(X, X, X, INVVAR[0]), ValueError, "invvar to be of shape"),
+        (lambda: head_rms_norm_backward(X, X[:1], INVVAR[:1]), ValueError, r"\[1, 3, 4\] \(as x\)"),
+        (lambda: head_rms_norm_backward(X, None, INVVAR), TypeError, "x must be a NumPy array"),
         (lambda: add_layer_norm_backward(X, X, X, None, INVVAR), ValueError, "mean is needed when saved is"),
     ],
 )
