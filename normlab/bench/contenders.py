@@ -106,6 +106,6 @@ def load_peers(names: list[str]) -> tuple[list[Contender], dict[str, str]]:
     for name in names:
         try:
             found += PEERS[name]()
-        except ImportError as error:
-            absent[name] = str(error).splitlines()[0]
+        except Exception as error:  # what an import raises that does not fit the installed PyTorch or GPU may be any
+            absent[name] = (str(error).splitlines() or [type(error).__name__])[0]
     return found, absent

@@ -60,7 +60,7 @@ class Hidden:
 def read(path: Path) -> Hidden:
     """Return the checks of a file. Raise OSError if it cannot be read, and ValueError if its content is wrong."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # a Windows editor may put a mark first
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from None
     numbers = {name: content.pop(name, otherwise) for name, otherwise in (("seed", 0), ("draws", DRAWS))}

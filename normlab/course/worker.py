@@ -205,8 +205,8 @@ def launch_all(
             if refused := refusal(function, tuple(map(_type_of, arguments))):
                 return {"refused": refused._asdict() | {"kernel": kernel}}
         else:
-            launch = last_writer(function, arrays[header["array"]], tuple(header["index"]))[grid, block]
-            writer = launch(*arguments) or writer
+            launch = last_writer(function, arrays[header["array"]], tuple(header["index"]), writer)[grid, block]
+            writer = launch(*arguments)
     replies: dict[str, dict[str, Any]] = {
         "sanitize": {"findings": []},
         "writer": {"writer": writer},

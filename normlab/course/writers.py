@@ -14,14 +14,14 @@ from normlab.sim.machine.observed import ObservedArray, offset_of, pointer
 class LastWriter(Observer):
     """Records the thread that wrote one element last."""
 
-    def __init__(self, address: int):
-        """Watch the element at a host address."""
+    def __init__(self, element: np.ndarray, writer: dict[str, Any] | None):
+        """Watch an element, given as a view without axes. writer: the thread of an earlier launch that wrote it."""
         super().__init__()
-        self._address = address
-        self.writer: dict[str, Any] | None = None
+        self._element, self._address = element, pointer(element)
+        self.writer = writer
 
     def write(self, array: ObservedArray, key: Any, value: Any) -> None:
-        """Store an element, and record the writing thread."""
+        """Store an element or many by a slice, and record the writing thread."""
         super().write(array, key, value)
         self._note(array, key, 1, sys._getframe(1))
 
@@ -31,16 +31,23 @@ class LastWriter(Observer):
         self._note(array, key, len(values), sys._getframe(1))
 
     def atomic(self, array: ObservedArray, key: Any) -> tuple[np.ndarray, Any]:
-        """Do the atomic operation, and record the writing thread."""
-        self._note(array, key, 1, sys._getframe(1))
+        """Return where to do the atomic operation; record its thread if no other thread has written yet."""
+        if self.writer is None:  # `updated` records an operation that changes the element; a failed cas does not
+            self._note(array, key, 1, sys._getframe(1))
         return super().atomic(array, key)
+
+    def updated(self, array: ObservedArray, key: Any) -> None:
+        """Record the thread whose atomic operation has changed an element."""
+        self._note(array, key, 1, sys._getframe(1))
 
     def _note(self, array: ObservedArray, key: Any, elements: int, frame: FrameType) -> None:
         offset = offset_of(array, key)
         if offset is None:
-            return
-        start = pointer(array.raw) + offset
-        if start <= self._address < start + elements * array.itemsize:
+            wrote = np.shares_memory(np.asarray(array.raw)[key], self._element)
+        else:
+            start = pointer(array.raw) + offset
+            wrote = self._address - elements * array.itemsize < start < self._address + self._element.nbytes
+        if wrote:
             thread, place = self.cuda.current, kernel_frame(frame)
             self.writer = {
                 "block": list(thread.block.index),
@@ -52,12 +59,17 @@ class LastWriter(Observer):
             }
 
 
-def last_writer(kernel: Any, array: np.ndarray, index: tuple[int, ...]) -> Launchable:
-    """Return `kernel`, ready to launch; the launch returns the thread that wrote the element last, or None."""
-    address = pointer(array) + sum(one * stride for one, stride in zip(index, array.strides, strict=True))
+def last_writer(
+    kernel: Any, array: np.ndarray, index: tuple[int, ...], earlier: dict[str, Any] | None = None
+) -> Launchable:
+    """Return `kernel`, ready to launch; the launch returns the thread that wrote the element last, or None.
+
+    earlier: what an earlier launch has returned.
+    """
+    element: Any = (*index, ...)
 
     def start(launch: Launch, arguments: tuple) -> dict[str, Any] | None:
-        watch = LastWriter(address)
+        watch = LastWriter(array[element], earlier)
         launch.run(arguments, watch)
         return watch.writer
 

@@ -46,7 +46,7 @@ def add_layer_norm_forward(
     >>> output
     array([[-1. , -0.5,  0. ,  1.5]], dtype=float32)
     """
-    return forward(x, residual, weight, bias, eps, False, 0.0)
+    return forward(x, _given(residual), weight, bias, eps, False, 0.0)
 
 
 def add_rms_norm_forward(
@@ -61,8 +61,15 @@ def add_rms_norm_forward(
     Returns:
         (output, new_residual, invvar).
     """
-    output, new_residual, _, invvar = forward(x, residual, weight, None, eps, True, offset)
+    output, new_residual, _, invvar = forward(x, _given(residual), weight, None, eps, True, offset)
     return output, new_residual, invvar
+
+
+def _given(residual: Any) -> Any:
+    """Return the residual; raise TypeError for None, with which `forward` normalises x itself."""
+    if residual is None:
+        raise TypeError("residual must be an array, got None: without one call layer_norm_forward or rms_norm_forward")
+    return residual
 
 
 def add_layer_norm_backward(
@@ -144,7 +151,8 @@ def head_rms_norm_backward(
     grad_output: Any, x: Any, invvar: Any, weight: Any = None, *, eps: float = 1e-6, offset: float = 0.0
 ) -> tuple[Any, Any]:
     """Return the gradients of `head_rms_norm_forward`: (grad_x, grad_weight). grad_x is contiguous; x is not copied."""
-    return add_rms_norm_backward(grad_output, None, x, invvar, weight, eps=eps, offset=offset)
+    how = eps, True, offset, False, None, "x"
+    return backward(AddNormBackward(grad_output, None, x, None, invvar, weight, None, *how))[:2]
 
 
 def forward(
@@ -213,11 +221,12 @@ class AddNormBackward(NamedTuple):
     offset: float
     memory_efficient: bool
     residual_dtype: Any
+    name: str = "saved"  # the caller's, of `saved`
 
 
 def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     """Return (grad, grad_weight, grad_bias) of either norm."""
-    grad_output, grad_residual, saved, mean, invvar, weight, bias, eps, rms, offset, memory_efficient, dtype = call
+    grad_output, grad_residual, saved, mean, invvar, weight, bias, eps, rms, offset, memory_efficient, dtype, _ = call
     # mean comes last in `given`: with memory_efficient a caller may give it, but it is no operand
     shape = tuple(getattr(saved, "shape", ()))
     rows, row_map = strided_rows(saved)
@@ -228,10 +237,10 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
     if cached:
         return cached(pointers)
 
-    required = {"saved": saved, "grad_output": grad_output, "invvar": invvar}
+    required = {call.name: saved, "grad_output": grad_output, "invvar": invvar}
     optional = {"grad_residual": grad_residual, "mean": mean, "weight": weight, "bias": bias}
     backend = replay.caching(backend_of(required, optional), key, pointers)
-    leading, n1, n2 = checks.rows_of("saved", saved)
+    leading, n1, n2 = checks.rows_of(call.name, saved)
     residual_dtype, output_dtype, statistics = _checked(call, leading, n2)
     eps = checks.rounded_eps(eps, statistics.name)
 
@@ -263,20 +272,20 @@ def backward(call: AddNormBackward) -> tuple[Any, Any, Any]:
 
 def _checked(call: AddNormBackward, leading: tuple[int, ...], n2: int) -> tuple[Any, Any, Any]:
     """Return the dtypes of grad, of the parameters' gradients and of statistics; raise unless all arguments fit."""
-    saved, memory_efficient = call.saved, call.memory_efficient
+    saved, memory_efficient, name = call.saved, call.memory_efficient, call.name
     if memory_efficient not in (False, True):
         raise ValueError(f"memory_efficient must be True or False, got {memory_efficient!r}")
-    output = checks.parameter_dtype("saved", saved, call.weight, call.bias)
+    output = checks.parameter_dtype(name, saved, call.weight, call.bias)
     checks.check_parameters(call.weight, call.bias, (n2,))
     checks.check_dtype("grad_output", call.grad_output, output, "the output's dtype")
-    checks.check_shape("grad_output", call.grad_output, (*leading, n2), "as saved")
+    checks.check_shape("grad_output", call.grad_output, (*leading, n2), f"as {name}")
     if memory_efficient:
         checks.check_dtype("saved", saved, output, "with memory_efficient it is the output, as the parameters")
-    residual = checks.input_dtype(call.residual_dtype, saved, memory_efficient)
+    residual = checks.input_dtype(call.residual_dtype, saved, memory_efficient, "residual_dtype")
     checks.check_dtype("grad_residual", call.grad_residual, residual, "the residual's dtype")
     checks.check_shape("grad_residual", call.grad_residual, (*leading, n2), "as saved")
     statistics = checks.statistics_dtype(dtype_name(saved))
-    checks.check_statistics({"mean": call.mean, "invvar": call.invvar}, leading, statistics, "saved")
+    checks.check_statistics({"mean": call.mean, "invvar": call.invvar}, leading, statistics, name)
     return FLOATS[residual], FLOATS[output], FLOATS[statistics]
 
 

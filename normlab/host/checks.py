@@ -154,8 +154,10 @@ def parameter_dtype(name: str, array: Any, weight: Any, bias: Any, labels: tuple
     return dtype if parameter is None else dtype_name(parameter)
 
 
-def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
+def input_dtype(given: Any, saved: Any, memory_efficient: Any, name: str = "input_dtype") -> str:
     """Return the dtype of the forward's input and of its gradient: the given one, or for None the dtype of `saved`.
+
+    name: the caller's name of `given`.
 
     Raises:
         TypeError: `saved` is the input and has another dtype, or no norm has an output of `saved`'s dtype for it.
@@ -166,8 +168,8 @@ def input_dtype(given: Any, saved: Any, memory_efficient: Any) -> str:
     if wanted == dtype or (memory_efficient and (wanted, dtype) in MIXED):
         return wanted
     if not memory_efficient:
-        raise TypeError(f"Expected input_dtype to be {dtype} (as saved, which is the input), but got {wanted}")
-    raise TypeError(f"input_dtype is {wanted} and saved is {dtype}: they must be one dtype, or mix {MIXES} outputs")
+        raise TypeError(f"Expected {name} to be {dtype} (as saved, which is the input), but got {wanted}")
+    raise TypeError(f"{name} is {wanted} and saved is {dtype}: they must be one dtype, or mix {MIXES} outputs")
 
 
 def statistics_dtype(dtype: str) -> str:

@@ -30,11 +30,12 @@ def problem_lines(one: Any) -> list[str]:
         return [f"{one.step.norm} norm {direction}, {image} {problem.dtype}{last}{groups}"]
     name = {"layer": "LayerNorm", "rms": "RMSNorm"}[problem.norm] + problem.extras
     parameters = [kind for kind, given in (("weight", problem.weight), ("bias", problem.has_bias)) if given]
+    dtype = f" in {problem.parameters}" if problem.parameters else ""
     saved = f", {problem.saved} saved" if problem.direction == "backward" else ""
     shape = f"{problem.n1:,} row{'s' * (problem.n1 != 1)} of {problem.n2:,} column{'s' * (problem.n2 != 1)}"
     return [
         f"{name} {problem.direction}, {shape}, {problem.dtype}{saved}",
-        f"{' and '.join(parameters) or 'no parameters'}{f' in {problem.parameters}' if problem.parameters else ''}",
+        f"{' and '.join(parameters)}{dtype}" if parameters else "no parameters",
     ]
 
 

@@ -18,7 +18,7 @@ tensor([[-1.0690, -0.5345,  0.0000,  1.6036]], grad_fn=<NormBackward>)
 
 try:
     import torch as _torch  # noqa: F401
-except ImportError as error:
+except ModuleNotFoundError as error:  # any other ImportError is of a PyTorch that is there and does not load
     raise ImportError("normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'") from error
 
 from normlab.nn.add_norm.functional import add_layer_norm, add_rms_norm, head_rms_norm

@@ -35,9 +35,10 @@ def columns_at_risk(
     invvar: Tensor, output: Tensor, shape: Shape, weight: Parameter, bias: Parameter, eps: float, owners: Owners
 ) -> Tensor:
     """Return the numbers of the columns at risk. owners: the caller's parameters, for `normlab.nn.exact`."""
-    if owners[0] is None and owners[1] is None and eps <= 1:  # there is at most autocast's weight of ones
+    without = owners[0] is None and owners[1] is None
+    if without and eps <= 1:  # there is at most autocast's weight of ones
         return torch.empty(0, dtype=torch.int32, device=output.device)
-    if exact.can_count(output, owners):
+    if not without and exact.can_count(output, owners):
         return exact.columns_at_risk(invvar, output.dtype, eps, owners)
     with world(output):
         return find_columns(invvar, shape, weight, bias, eps, output)

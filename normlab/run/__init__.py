@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,10 +77,14 @@ def _find(module: str) -> None:
 
 def _report(launcher: "Launcher", json_file: Path | None, strict: bool) -> None:
     """Print the report of a whole program; called after the functions that the program registered with `atexit`."""
-    sys.stdout.flush()
-    if json_file is not None:
-        json_file.write_text(json.dumps(launcher.as_dict(), indent=2), encoding="utf-8")
+    with suppress(AttributeError, OSError, ValueError):  # the program may have closed its output
+        sys.stdout.flush()
     print(launcher.report(), file=sys.stderr, flush=True)
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps(launcher.as_dict(), indent=2), encoding="utf-8")
+        except OSError as error:
+            print(f"normlab run: cannot write {json_file}: {error.strerror}", file=sys.stderr, flush=True)
     for told in launcher.save_pages():
         print(told, file=sys.stderr, flush=True)
     if launcher.found_something(strict):

@@ -116,7 +116,7 @@ class DeviceArray:
 
     def __init__(self, shape: Any, strides: Any, dtype: Any, stream: Any = 0, gpu_data: Any = None):
         """Allocate an uninitialised array, or make one of the memory that `gpu_data` points to."""
-        if gpu_data is None:
+        if gpu_data is None or not np.prod(shape):  # an empty array has no address
             memory = uninitialised(shape, dtype, strides)
             self._keep(memory, Allocation(memory, fresh=True), stream)
         else:
@@ -223,11 +223,13 @@ class DeviceArray:
             check_contiguous(array)
         if self.dtype != source.dtype:
             raise TypeError(f"incompatible dtype: {self.dtype} vs. {source.dtype}")
-        if self.memory.squeeze().shape != source.squeeze().shape:
-            raise ValueError(f"incompatible shape: {self.shape} vs. {source.shape}")
-        if isinstance(ary, DeviceArray) and core_of(self.memory).strides != core_of(source).strides:
+        core, source_core = core_of(self.memory), core_of(source)  # Numba copies these: it never repeats an element
+        ours, theirs = core.squeeze(), source_core.squeeze()
+        if ours.shape != theirs.shape:
+            raise ValueError(f"incompatible shape: {core.shape} vs. {source_core.shape}")
+        if isinstance(ary, DeviceArray) and ours.strides != theirs.strides:
             raise ValueError(f"incompatible strides: {self.strides} vs. {source.strides}")
-        self.memory[...] = source.reshape(self.shape)
+        ours[...] = theirs
 
     # --- views -------------------------------------------------------------------------------------------------------
 
@@ -236,11 +238,7 @@ class DeviceArray:
 
     def getitem(self, item: Any, stream: Any = 0) -> Any:
         """Return an element as a NumPy scalar, copied to the host; a slice or a record as a view on the device."""
-        if isinstance(item, str) and not (self.dtype.names and not self.ndim):
-            raise TypeError(f"a field ({item!r}) is read from one record of a device array, not from a whole array")
-        parts = item if isinstance(item, tuple) else (item,)
-        if not isinstance(item, str) and not all(_is_basic(part) for part in parts):
-            raise NotImplementedError(f"a device array is indexed by ints, slices and `...`, not by {item!r}")
+        parts = self._parts(item)
         found = self.memory[item]
         if isinstance(found, np.void):  # one record, of which NumPy gives a copy; with `...` it gives a view
             found = self.memory[(*parts, ...)]
@@ -251,12 +249,25 @@ class DeviceArray:
     def setitem(self, key: Any, value: Any, stream: Any = 0) -> None:
         """Assign a scalar, host array or device array to an element or a slice."""
         source = value.memory if isinstance(value, DeviceArray) else np.asarray(value)
+        parts = self._parts(key)
+        if isinstance(value, np.ndarray) and not isinstance(value, HostMappedArray):
+            check_contiguous(value)
         if not isinstance(key, str):
             # With `...` even an element is an array, of no axes, whose number of axes can be asked for.
-            target = self.memory[(*key, ...) if isinstance(key, tuple) and ... not in key else key]
-            if source.ndim > np.ndim(target):
-                raise ValueError(f"Can't assign {source.ndim}-D array to {np.ndim(target)}-D self")
+            target = self.memory[parts if ... in parts else (*parts, ...)]
+            if source.ndim > target.ndim:
+                raise ValueError(f"Can't assign {source.ndim}-D array to {target.ndim}-D self")
         self.memory[key] = source
+
+    def _parts(self, key: Any) -> tuple:
+        """Return a key's parts; raise TypeError or NotImplementedError for a key that Numba's arrays do not take."""
+        parts = key if isinstance(key, tuple) else (key,)
+        if isinstance(key, str):
+            if self.ndim or not self.dtype.names:
+                raise TypeError(f"a field ({key!r}) comes from one record of a device array, not from a whole array")
+        elif not all(_is_basic(part) for part in parts):
+            raise NotImplementedError(f"a device array is indexed by ints, slices and `...`, not by {key!r}")
+        return parts
 
     __getitem__ = getitem
     __setitem__ = setitem
@@ -302,6 +313,8 @@ class DeviceArray:
 
     def view(self, dtype: Any) -> "DeviceArray":
         """Return the same bytes as elements of another dtype."""
+        if np.dtype(dtype).itemsize != self.dtype.itemsize and not self.is_c_contiguous():
+            raise ValueError("To change to a dtype of a different size, the array must be C-contiguous")
         return self._view(self.memory.view(dtype))
 
     def split(self, section: int, stream: Any = 0) -> Iterator["DeviceArray"]:
@@ -315,7 +328,8 @@ class DeviceArray:
 
 
 def _is_basic(part: Any) -> bool:
-    return part is Ellipsis or isinstance(part, slice) or (hasattr(part, "__index__") and not np.ndim(part))
+    whole = hasattr(part, "__index__") and not isinstance(part, bool) and not np.ndim(part)
+    return whole or part is Ellipsis or isinstance(part, slice)
 
 
 class HostMappedArray(np.ndarray):

@@ -5,6 +5,7 @@ import torch
 
 from normlab.bench.check import RESULTS, Check, Columns
 from normlab.bench.contenders import Ours, load_peers
+from normlab.bench.peers import PEERS
 from normlab.bench.problem import DIRECTIONS, NORMS, Problem
 
 (TORCH,), _ = load_peers(["torch"])
@@ -115,3 +116,15 @@ def test_a_peer_may_round_partial_sums_to_half_precision_but_normlab_may_not():
     results = right[0], rounded, right[2]
     check = Check(problem, data)
     assert check.worst(TORCH, results)["grad_weight"] <= 1 < check.worst(Ours(), results)["grad_weight"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(AttributeError("no attribute 'x'\nat …"), "no attribute 'x'"), (ImportError(), "ImportError")]
+)
+def test_a_peer_that_fails_in_its_import_is_absent_with_the_reason(monkeypatch, error, said):
+    def fails():
+        raise error
+
+    monkeypatch.setitem(PEERS, "quack", fails)
+    found, absent = load_peers(["quack", "torch"])
+    assert ([one.name for one in found], absent) == (["torch"], {"quack": said})

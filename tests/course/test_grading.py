@@ -338,6 +338,10 @@ def test_what_is_wrong_in_a_hidden_file_is_told(tmp_path, text, says):
     assert says in str(caught.value)
 
 
+def test_a_hidden_file_may_begin_with_a_byte_order_mark(tmp_path):
+    assert hidden(tmp_path, "\ufeffseed = 5").seed == 5
+
+
 def test_the_instructor_s_guide_lists_the_exercises():
     guide = (Path(__file__).parent.parent.parent / "tutorials" / "INSTRUCTORS.md").read_text()
     listed = [line.split(" | ")[:2] for line in guide.splitlines() if line[2:4].isdigit()]

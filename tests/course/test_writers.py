@@ -1,4 +1,4 @@
-"""Who wrote an element last: by a plain store, a vector, an atomic, through a view; in which block, warp and lane."""
+"""Who wrote an element last: by a store, a vector, a slice, an atomic, in a view; in which block, warp and lane."""
 
 import numpy as np
 import pytest
@@ -28,10 +28,38 @@ def atomics(y):
 
 
 @cuda.jit
+def atomics_of_0(y):
+    cuda.atomic.add(y, 0, 0)
+
+
+@cuda.jit
 def rows(y):
     i = cuda.grid(1)
     row = y[i]
     row[1] = i
+
+
+@cuda.jit
+def filled(y):
+    i = cuda.grid(1)
+    y[i] = i
+    if i == 70:
+        y[2:6] = i
+
+
+@cuda.jit
+def fields(y):
+    i = cuda.grid(1)
+    y[i].second = i
+
+
+@cuda.jit
+def guarded(y):
+    i = cuda.grid(1)
+    if i == 3:
+        y[0] = 9
+    cuda.syncthreads()
+    cuda.atomic.cas(y, 0, 1, 2)
 
 
 def place(writer):
@@ -40,7 +68,13 @@ def place(writer):
 
 @pytest.mark.parametrize(
     ("kernel", "index", "wrote"),
-    [(stores, 5, (0, 0, 5, 3)), (stores, 3, (1, 0, 6, 5)), (stores, 127, (1, 1, 31, 3)), (vectors, 10, (0, 0, 2, 4))],
+    [
+        (stores, 5, (0, 0, 5, 3)),
+        (stores, 3, (1, 0, 6, 5)),
+        (stores, 127, (1, 1, 31, 3)),
+        (vectors, 10, (0, 0, 2, 4)),
+        (filled, 5, (1, 0, 6, 5)),
+    ],
 )
 def test_the_last_writer_of_an_element_is_named(kernel, index, wrote):
     y = np.zeros(128, np.float32)
@@ -58,3 +92,16 @@ def test_a_view_is_the_same_memory():
     y = np.zeros((32, 3), np.float32)
     assert last_writer(rows, y, (9, 1))[1, 32](y)["lane"] == 9
     assert last_writer(rows, y, (9, 2))[1, 32](y) is None
+
+
+def test_an_atomic_that_changes_nothing_does_not_hide_the_thread_that_wrote():
+    y = np.zeros(1, np.int32)
+    assert last_writer(guarded, y, (0,))[1, 32](y)["lane"] == 3
+    assert last_writer(atomics, y, (0,))[1, 1](y)["lane"] == 0
+    before = {"lane": 7}
+    assert last_writer(atomics_of_0, y, (0,), before)[1, 1](y) == before
+
+
+def test_a_field_is_written_as_part_of_its_record():
+    y = np.zeros(32, [("first", np.float32), ("second", np.float32)])
+    assert last_writer(fields, y, (9,))[1, 32](y)["lane"] == 9

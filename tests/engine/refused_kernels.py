@@ -14,6 +14,8 @@ import numpy as np
 from numba import cuda, float32
 from numba.cuda import shared
 
+from normlab.engine import grid_sync
+
 COUNT = 0
 TABLE = {"a": 1.0}
 NAMES = ["a", "b"]
@@ -371,6 +373,10 @@ def shuffle_without_a_mask(x):
     x[0] = cuda.shfl_down_sync(x[0], 1)  # refused: not given all its arguments \(the first is the mask of lanes\)
 
 
+def grid_barrier_without_an_index(x):
+    grid_sync(x)  # refused: grid_sync is not given all its arguments: 'index' is missing
+
+
 def atomic_on_a_number(x):
     cuda.atomic.add(x[0], 0, 1)  # refused: cuda.atomic.add takes an array, an index and then its numbers
 
@@ -402,3 +408,48 @@ def flat_by_ravel(a, x):
 
 def an_ellipsis_alone(x):
     x[0] = float32(x[...][1])  # refused: alone does not compile: write x
+
+
+def a_shared_array_without_a_dtype(x):
+    buffer = cuda.shared.array(32)  # refused: takes a size and a dtype such as float32, which are not both given
+    x[0] = buffer[0]
+
+
+def a_local_array_of_python_s_int(x):
+    values = cuda.local.array(4, int)  # refused: a size and a dtype such as float32, not the type int
+    x[0] = values[0]
+
+
+def a_dtype_that_is_not_there(x):
+    values = cuda.local.array(shape=(4, 2), dtype="float31")  # refused: such as float32, not the text 'float31'
+    x[0] = values[0, 0]
+
+
+def a_size_by_keyword(x):
+    buffer = cuda.shared.array(shape=x.size, dtype=float32)  # refused: the size .* not an int64 that the kernel
+    x[0] = buffer[0]
+
+
+def all_three_indices(x):
+    x[cuda.threadIdx] = 1.0  # refused: integers as indices, not all three of .x, .y and .z
+
+
+def a_function_as_an_index(x):
+    x[cuda.grid] = 1.0  # refused: integers as indices, not the function grid
+
+
+def round_brackets(x):
+    x[0] = x(1)  # refused: an array of float32 is no function, but is called like one
+
+
+def the_bits_of_a_float(x):
+    x[0] = ~x[1]  # refused: there is no `~` of a float32 in a kernel
+
+
+def not_of_an_array(x):
+    if not x:  # refused: a comparison of a whole array has no truth value
+        x[0] = 1.0
+
+
+def a_cast_of_an_array(x):
+    y = float32(x)  # refused: there is no float32\(an array of float32\) on a GPU

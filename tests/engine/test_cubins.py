@@ -1,5 +1,6 @@
 """Compiled kernels on disk: what is found again, what is not, and what becomes of damage."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -38,6 +39,17 @@ def test_the_second_time_nothing_is_compiled(compiled, monkeypatch):
     first = cubins.cubin(KERNEL, KINDS, CC)
     monkeypatch.setattr(offline, "compile_cubin", None)
     assert cubins.cubin(KERNEL, KINDS, CC) == first == ("entry1", bytes(range(256)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
+def test_other_users_may_read_what_the_umask_lets_them(compiled, tmp_path):
+    before = os.umask(0o022)
+    try:
+        cubins.cubin(KERNEL, KINDS, CC)
+    finally:
+        os.umask(before)
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("again", ["a builder called anew", "a kernel of the same name and other constants"])

@@ -86,6 +86,26 @@ def test_only_a_kernel_that_calls_it_is_cooperative():
     assert not meets_all(cuda.jit(lambda x: None))
 
 
+@cuda.jit(device=True)
+def recursive(arrivals, n):
+    return 0 if n == 0 else recursive(arrivals, n - 1)
+
+
+@cuda.jit(device=True)
+def meet(arrivals):
+    recursive(arrivals, 1)
+    grid_sync(arrivals, 0)
+
+
+@pytest.mark.parametrize("in_closure", [False, True])
+def test_a_kernel_is_cooperative_also_by_a_device_function_or_another_name(in_closure):
+    def build(meeting, numbers):
+        return cuda.jit(lambda arrivals: meeting(arrivals, numbers[0]))
+
+    assert meets_all(build(grid_sync, (0,)) if in_closure else cuda.jit(lambda arrivals: meet(arrivals)))
+    assert not meets_all(build(recursive, np.zeros(2)))
+
+
 @needs.compiler
 @pytest.mark.parametrize("cc", [(8, 0), (9, 0)])
 def test_the_ptx_counts_with_release_and_looks_with_acquire_between_two_barriers(cc):

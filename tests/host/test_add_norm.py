@@ -15,6 +15,7 @@ from normlab import (
     add_rms_norm_backward,
     add_rms_norm_forward,
     explain,
+    head_rms_norm_backward,
     oracle,
 )
 from normlab.engine import compile_ptx, cuda, launch, load, resources, rounded, store
@@ -61,11 +62,15 @@ BACKWARD = partial(add_rms_norm_backward, X, X, X, INVVAR)
         (lambda: add_rms_norm_forward(X, X, offset="1"), TypeError, "offset must be a real number"),
         (lambda: BACKWARD(WEIGHT[:3]), ValueError, "weight to be of shape"),
         (lambda: BACKWARD(memory_efficient="exact"), ValueError, "memory_efficient must be True or False"),
-        (lambda: BACKWARD(residual_dtype="float16"), TypeError, "input_dtype"),
+        (lambda: add_rms_norm_forward(X, None), TypeError, "residual must be an array, got None"),
+        (lambda: add_layer_norm_forward(X, None), TypeError, "residual must be an array, got None"),
+        (lambda: BACKWARD(residual_dtype="float16"), TypeError, "residual_dtype to be float32"),
         (lambda: add_rms_norm_backward(X, HALF, X, INVVAR), TypeError, "grad_residual to be float32"),
         (lambda: add_rms_norm_backward(X, X[:1], X, INVVAR), ValueError, "grad_residual to be of shape"),
         (lambda: add_rms_norm_backward(HALF, X, X, INVVAR), TypeError, "grad_output to be float32"),
         (lambda: add_rms_norm_backward(X, X, X, INVVAR[0]), ValueError, "invvar to be of shape"),
+        (lambda: head_rms_norm_backward(X, X[:1], INVVAR[:1]), ValueError, r"\[1, 3, 4\] \(as x\)"),
+        (lambda: head_rms_norm_backward(X, None, INVVAR), TypeError, "x must be a NumPy array"),
         (lambda: add_layer_norm_backward(X, X, X, None, INVVAR), ValueError, "mean is needed when saved is"),
     ],
 )

@@ -99,6 +99,11 @@ def test_the_cost_model_speaks_in_text_json_and_a_notebook():
     assert f"{slower:,.1f} us, {slower / cost.microseconds:.2f} times as long" in answer["runner_up"]["why_not"]
 
 
+def test_a_norm_without_parameters_is_said_to_have_none():
+    told = str(explain("forward", weight=False, bias=False, parameters="float32", dtype="float16", device="h100"))
+    assert "no parameters\n" in told
+
+
 def test_a_last_round_that_is_nearly_empty_is_named_and_what_the_model_does_not_know_is_not_said():
     tail = str(explain(n1=1284, n2=4096, dtype="bfloat16", device="h200"))
     assert "the last of two rounds of blocks is 8 % full" in tail

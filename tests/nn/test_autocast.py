@@ -52,6 +52,28 @@ def test_a_half_that_is_not_the_autocast_dtype_goes_through_float32():
     assert output.isfinite().all()
 
 
+@pytest.mark.parametrize("run_by", ["auto", "simulator"])
+@pytest.mark.parametrize("mode", [False, True, "exact"])
+def test_norms_with_more_than_x_take_the_other_half_too(run_by, mode):
+    x, y, weight = torch.randn(3, 4).half(), torch.randn(3, 4).half(), torch.rand(4, requires_grad=True)
+    calls = {
+        "layer": lambda: nn.add_layer_norm(x, y, weight, weight, memory_efficient=mode)[0],
+        "rms": lambda: nn.add_rms_norm(x, y, weight, memory_efficient=mode)[0],
+        "plain": lambda: nn.add_rms_norm(x, y, memory_efficient=mode)[0],
+        "heads": lambda: nn.head_rms_norm(x, weight),
+        "gate": lambda: nn.gated_rms_norm(x, y, weight, memory_efficient=mode is True),
+        "modulated": lambda: nn.modulated_layer_norm(x[:, None], y, y),
+    }
+    for name, call in calls.items():
+        with nn.engine(run_by):
+            with torch.autocast("cpu", torch.bfloat16):
+                output = call()
+            assert output.dtype == torch.bfloat16, name
+            torch.testing.assert_close(output.float(), call().float(), atol=3e-2, rtol=1e-2, msg=name)
+            if output.requires_grad:
+                assert torch.autograd.grad(output.sum(), weight)[0].dtype == torch.float32
+
+
 @contextmanager
 def gpu_autocast(dtype=torch.float16):
     """A GPU's autocast, for fake tensors: torch.autocast looks for a GPU."""

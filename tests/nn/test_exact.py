@@ -80,6 +80,17 @@ def norm_of(kind=nn.FusedLayerNorm, at_risk=(), columns=COLUMNS, dtype=torch.flo
     return norm
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_norm_without_parameters_takes_an_eps_above_1(gpu, autocast):
+    x = torch.randn(3, COLUMNS, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, autocast):
+        output = nn.layer_norm(x, (COLUMNS,), eps=2.0, memory_efficient="exact")
+    want = torch.nn.functional.layer_norm(x, (COLUMNS,), eps=2.0)
+    torch.testing.assert_close(output.float(), want, atol=1e-2 if autocast else 1e-6, rtol=0)
+    grads = [torch.autograd.grad(one.float().square().sum(), x)[0] for one in (output, want)]
+    torch.testing.assert_close(*grads, atol=5e-2 if autocast else 1e-5, rtol=0)
+
+
 def true_gradients(norm, x, grad):
     """PyTorch's, in float64."""
     x, weight, *bias = operands = [one.detach().double().requires_grad_() for one in (x, *norm.parameters())]

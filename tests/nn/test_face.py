@@ -123,6 +123,13 @@ def test_without_torch_the_error_says_what_to_install():
     assert "ImportError: normlab.nn needs PyTorch, which is not installed: pip install 'normlab[torch]'" in run.stderr
 
 
+def test_a_torch_that_does_not_load_says_so_itself(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import normlab.nn"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stderr.endswith("ImportError: libcudart.so.13: cannot open shared object file\n")
+
+
 @pytest.mark.parametrize("engine", ["auto", "simulator"])
 @pytest.mark.parametrize("memory_efficient", [False, True, "exact"])
 def test_meta_tensors_have_shapes_and_dtypes_alone(memory_efficient, engine):

@@ -51,6 +51,31 @@ def test_findings_are_reported_at_the_end_and_make_the_exit_code_1(tmp_path):
     assert kernels[2]["trace"]["metrics"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] > 0
 
 
+CLOSING = """
+import shutil, sys
+import numpy as np
+from numba import cuda
+
+@cuda.jit
+def same_place(y):
+    y[0] = cuda.grid(1)
+
+same_place[1, 64](np.zeros(1))
+sys.stdout.close()
+shutil.rmtree(sys.argv[1])
+"""
+
+
+def test_a_report_is_told_when_its_file_and_the_output_are_gone(tmp_path):
+    (tmp_path / "closing.py").write_text(CLOSING)
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    done = normlab_run("--sanitize", "--json", folder / "report.json", tmp_path / "closing.py", folder)
+    assert done.returncode == 1
+    assert "race on global y[0]" in done.stderr
+    assert f"cannot write {folder / 'report.json'}: No such file or directory" in done.stderr
+
+
 BENIGN = """
 from numba import cuda
 import numpy as np

@@ -70,8 +70,11 @@ def test_slices_are_views_and_elements_are_copies(cuda):
     assert [part.shape for part in device.ravel().split(5)] == [(5,), (5,), (2,)]
     with pytest.raises(ValueError, match="Can't assign 2-D array to 1-D self"):
         device[0] = np.zeros((1, 4))
-    with pytest.raises(NotImplementedError, match="indexed by ints, slices"):
-        device[[0, 1]]
+    for key in ([0, 1], np.ones(3, bool), None, True):
+        with pytest.raises(NotImplementedError, match="indexed by ints, slices"):
+            device[key]
+        with pytest.raises(NotImplementedError, match="indexed by ints, slices"):
+            device[key] = 1
     with pytest.raises(IndexError):
         device[3]
 
@@ -118,6 +121,10 @@ def test_copies_refuse_what_numba_refuses(cuda):
     assert cuda.to_device(np.broadcast_to(np.arange(3.0), (2, 3)))[1, 2] == 2
     with pytest.raises(ValueError, match="non-contiguous buffer"):
         device[:, 1].copy_to_device(np.zeros(3))
+    with pytest.raises(ValueError, match="non-contiguous buffer"):
+        device[0] = np.zeros(8)[::2]
+    with pytest.raises(ValueError, match="must be C-contiguous"):
+        device[:, :2].view(np.float32)
     with pytest.raises(TypeError, match="incompatible dtype: float64 vs"):
         device.copy_to_device(np.zeros((3, 4), np.float32))
     with pytest.raises(TypeError, match="incompatible dtype"):
@@ -146,6 +153,7 @@ def test_an_array_has_an_address_in_simulated_memory(cuda):
     device = cuda.to_device(np.arange(6.0))
     assert device[2:].gpu_data.device_pointer - device.gpu_data.device_pointer == 16
     assert device.view(np.int64).gpu_data == device.gpu_data
+    assert DeviceArray((0, 2), (16, 8), np.float64, gpu_data=device[:0].gpu_data).shape == (0, 2)
     assert device[2:].device_ctypes_pointer.value == device[2:].gpu_data.device_ctypes_pointer.value
 
 
@@ -165,6 +173,8 @@ def test_records(cuda):
     assert device.copy_to_host()["n"].tolist() == [10, 11, 12]
     with pytest.raises(TypeError, match="from one record"):
         device["x"]
+    with pytest.raises(TypeError, match="from one record"):
+        device["x"] = 1
 
 
 def test_mapped_and_managed_memory_is_shared(cuda):
@@ -199,6 +209,8 @@ def test_broadcast_arrays_keep_their_layout_and_copy_their_core(cuda):
     assert device.copy_to_host().tolist() == broad.tolist()
     device.copy_to_device(np.broadcast_to(np.asfortranarray(core + 1)[:, None], (2, 4, 3)))
     assert device.copy_to_host().tolist() == (broad + 1).tolist()
+    with pytest.raises(ValueError, match=r"incompatible shape: \(2, 3\) vs. \(3,\)"):
+        cuda.to_device(core).copy_to_device(np.broadcast_to(np.arange(3), (2, 3)))
     assert numba.typeof(cuda.to_device(np.broadcast_to(np.ones(1), (10,)))).layout == "A"
 
 

@@ -62,9 +62,9 @@ def _merged(counts: np.ndarray, means: np.ndarray, m2s: np.ndarray) -> dict[str,
     """Return the merge of float32 messages, with bounds for every order of merges.
 
     Mean: each of the ranks adds at most 4 roundings of numbers up to the largest mean; call the error e. m2: all terms
-    are positive, with at most 8 roundings each per rank. A mean that is off by e moves a deviation d between a rank and
-    the row by e, and so the term n d² by n (2 d e + e²); a merge has such a term, and the sum of all n is at most the
-    row's count for each of the ranks.
+    are positive, with at most 8 roundings each per rank. A mean that is off by e moves a deviation d between two groups
+    by e, and so a merge's term n d² by n (2 d e + e²), where n is at most the smaller group's count. The sum of these n
+    over all merges is at most log2(ranks) / 2 times the row's count in any order: less than ranks, and than 4.
     """
     n, ranks = counts.sum(), len(counts)
     whole = merged_moments(counts.tolist(), means.astype(np.float64), m2s.astype(np.float64))

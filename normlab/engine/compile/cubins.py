@@ -9,13 +9,13 @@ import hashlib
 import os
 import platform
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -137,14 +137,13 @@ def _write(path: Path, entry: str, image: bytes) -> None:
     rest = entry.encode() + b"\n" + image
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".part", delete=False) as file:
-            try:
-                file.write(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        part = path.with_name(f"{path.stem}{uuid4().hex}.part")  # not of `tempfile`, whose files no other user may read
+        try:
+            part.write_bytes(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
     except OSError as error:
         if path.parent not in _warned:
             _warned.add(path.parent)

@@ -19,6 +19,7 @@ OPERATORS = {
     **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "neg": "-", "invert": "~", "not_": "not"},
 }
 UPDATES = {f"i{name.rstrip('_')}": f"{symbol}=" for name, symbol in OPERATORS.items()}
+INDEX = re.compile(r"u?int\d|Literal\[int\]|slice|ellipsis|none|array\(\w*int|Tuple|UniTuple")  # Numba's names
 TEXT = "a kernel cannot put text together or store it: print takes texts and numbers one by one"
 NEW_ARRAY = "this makes a new array or list while the kernel runs, and a GPU's thread has no memory for one"
 
@@ -133,6 +134,7 @@ MESSAGES: tuple[tuple[str, str], ...] = (
     ),
     (r"module 'numba\.cuda' has no attribute '(\w+)'", r"there is no cuda.\1"),
     (r"Unknown attribute '(\w+)' of type (?:type\()?Dim3\)?", r"an index has .x, .y and .z, and no .\1"),
+    (r"required for linear algebra", "there is no linear algebra on a GPU, nor `@`: write loops"),
     (r"failed to unpack|wrong tuple length", "there are more names, or fewer, on the left than values on the right"),
     (r"Cannot resolve setitem: \S+\[.*readonly", "a global array is constant in a kernel, which cannot write to it"),
     (r"of type \w+ is not aligned", "a field of the record is not aligned: make its dtype with align=True"),
@@ -170,6 +172,8 @@ def _told_by_message(message: str, site: Site) -> str | None:
         return f"{told_type(found[2])} has no .{found[1]} on a GPU"
     if found := re.search(r"Invalid use of getiter with parameters \((.+)\)", message):
         return f"a kernel cannot loop over {told_type(found[1])}"
+    if found := re.search(r"Invalid use of (.+) with parameters .*\n.* as a callable", message):
+        return f"{told_type(found[1])} is no function, but is called like one"
     if "Type of variable" in message and any(isinstance(node, ast.NamedExpr) for node in site.nodes()):
         return "a kernel cannot use := in an expression: assign on a line of its own"
     if found := re.search(r"Cannot bind 'args=\((.*?),?\) kws=.*?' to signature '\((.*)\)'", message):
@@ -186,30 +190,47 @@ def _told_by_intrinsic(message: str) -> str | None:
 
 def _told_by_call(message: str, site: Site) -> str | None:
     """Return a sentence for an operator or a function that Numba does not have for the types of its arguments."""
-    found = re.search(r"No implementation of function .*?>>> ([\w.]+)\((.*?)\)\s*\n", message, re.DOTALL)
+    found = re.search(
+        r"No implementation of function (?:Function\((\w+)\))?.*?>>> (?:<unknown function>|([\w.]+))\((.*?)\)\s*\n",
+        message,
+        re.DOTALL,
+    )
     if found is None:
         return None
-    name, given = found[1], split_types(found[2])
+    name, given = found[2] or found[1], split_types(found[3])
     if name in ("setitem", "getitem", "static_getitem", "static_setitem", "delitem") and len(given) > 1:
         return _told_by_index(name, given)
+    if name == "array" and given and (space := _memory_space(site)):
+        return _told_by_allocation(f"cuda.{space}.array", given)
     if any("unicode_type" in kind or kind.startswith("Literal[str]") for kind in given):
         return TEXT
-    if name == "array" and (space := _memory_space(site)):
-        return (
-            f"the size of cuda.{space}.array must be known when the kernel is compiled: a number, or a constant from "
-            f"outside the kernel, not {told_type(given[0])} that the kernel computes or is given"
-        )
     if name in ("grid", "gridsize"):
         return (
             f"cuda.{name} takes the number 1, 2 or 3 itself, not {told_type(given[0])} that is known only at run time"
         )
-    if name == "bool" and "array(" in given[0]:
+    if name in ("bool", "not_") and "array(" in given[0]:
         return "a comparison of a whole array has no truth value: compare its elements"
     told = [told_type(kind) for kind in given]
     symbol = OPERATORS.get(name) or UPDATES.get(name)
     if symbol and len(told) == 2:
         return f"there is no `{symbol}` between {told[0]} and {told[1]} in a kernel"
+    if symbol and len(told) == 1:
+        return f"there is no `{symbol}` of {told[0]} in a kernel"
     return f"there is no {name}({', '.join(told)}) on a GPU"
+
+
+def _told_by_allocation(function: str, given: list[str]) -> str:
+    """Return a sentence for a size or a dtype that cuda.shared.array, or its like, does not take."""
+    named = [re.match(r"(?:(shape|dtype)=)?(.*)", kind, re.DOTALL) for kind in given]
+    kinds = {one[1] or default: one[2] for one, default in zip(named, ("shape", "dtype"), strict=False) if one}
+    size, dtype = kinds.get("shape"), kinds.get("dtype")
+    if size and re.search(r"\w", re.sub(r"Literal\[int\]\(-?\d+\)|(?:Uni)?Tuple|x \d+", "", size)):
+        return (
+            f"the size of {function} must be known when the kernel is compiled: a number, or a constant from outside "
+            f"the kernel, not {told_type(size)} that the kernel computes or is given"
+        )
+    instead = "which are not both given" if size is None or dtype is None else f"not {told_type(dtype)}"
+    return f"{function} takes a size and a dtype such as float32, {instead}"
 
 
 def _told_by_index(name: str, given: list[str]) -> str:
@@ -235,6 +256,8 @@ def _told_by_index(name: str, given: list[str]) -> str:
         return "an index is a float, and must be an integer: divide with // or convert with int()"
     if len(axes) > int(array[2]):
         return f"an array with {several(int(array[2]), 'dimension')} is given {several(len(axes), 'index', 'indices')}"
+    if odd := [axis for axis in axes if not INDEX.match(axis)]:
+        return f"{told_type(container)} takes integers as indices, not {told_type(odd[0])}"
     if value and "array(" in value[0]:
         return f"{told_type(value[0])} cannot be stored in one element: an index is missing, or an operand is an array"
     if value and ("unicode_type" in value[0] or "Literal[str]" in value[0]):
@@ -261,7 +284,8 @@ def _told_by_python(error: BaseException, message: str, site: Site) -> str | Non
         wanted, given = int(found[2]) - 1, int(found[3]) - 1  # Python counts Numba's own first argument
         return f"{found[1]} takes {several(wanted, 'argument')}, and is given {given}"
     if found := re.match(r"(?:\w+\.)*(\w+)\(\) missing \d+ required positional arguments?: (.+)", message):
-        mask = " (the first is the mask of lanes)" if found[1].endswith("_sync") else ""
+        of_a_warp = re.match("(shfl|vote|match|all|any|eq|ballot)_", found[1])
+        mask = " (the first is the mask of lanes)" if of_a_warp else ""
         return f"{found[1]} is not given all its arguments{mask}: {found[2]} is missing"
     if found := re.fullmatch(r"<ufunc '(\w+)'>", message):
         instead = "abs" if found[1] == "absolute" else f"math.{found[1]}" if hasattr(math, found[1]) else ""

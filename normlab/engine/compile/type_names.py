@@ -23,7 +23,7 @@ def split_types(text: str) -> list[str]:
 # The beginning of Numba's name of a type → the words for it.
 STARTS = {
     **{"DictType": "a dict", "list": "a list", "set": "a set", "slice": "a slice", "unicode_type": "a text"},
-    **{"none": "None", "bool": "a bool", "OptionalType": "None or a number"},
+    **{"none": "None", "bool": "a bool", "OptionalType": "None or a number", "Dim3": "all three of .x, .y and .z"},
 }
 
 
@@ -46,11 +46,11 @@ def told_type(name: str) -> str:
         return f"a tuple of {found[2]}"
     if found := re.match(r"Tuple\((.*)\)$", name):
         return f"a tuple of {len(split_types(found[1]))}"
-    if found := re.match(r"class\((\w+)\)$", name):
-        return f"the type {found[1]}"
+    if found := re.match(r"class\((\w+)\)$|Function\(<class '(?:\w+\.)*(\w+)'>\)$", name):
+        return f"the type {found[1] or found[2]}"
     if found := re.match(r"Module\(<module '([\w.]+)'", name):
         return f"the module {found[1]}"
-    if found := re.search(r"<function (\w+)", name):
+    if found := re.search(r"<(?:function|intrinsic) (\w+)", name):
         return f"the function {found[1]}"
     for start, told in STARTS.items():
         if name.startswith(start):

@@ -7,6 +7,7 @@ ordinary launch would hang. The Python twin is in `normlab.sim.machine.grid`.
 Source: PTX ISA, `red` and `ld` with `.release` and `.acquire`; CUDA programming guide, "Grid synchronization".
 """
 
+from types import CellType
 from typing import Any
 
 from llvmlite import ir
@@ -67,8 +68,16 @@ def grid_sync(typing_context, arrivals, index):
 
 
 def meets_all(kernel: Any) -> bool:
-    """Return True if the kernel calls `grid_sync`, so that all its blocks must be on the GPU at once."""
-    return "grid_sync" in kernel.py_func.__code__.co_names
+    """Return True if the kernel or a function it calls has a `grid_sync`: all its blocks must be on the GPU at once."""
+    functions = [kernel.py_func]
+    for function in functions:  # which grows by the functions that are called
+        names, cells = function.__code__.co_names, (cell for cell in function.__closure__ or () if cell != CellType())
+        called = [*map(function.__globals__.get, names), *(cell.cell_contents for cell in cells)]
+        if "grid_sync" in names or any(one is grid_sync for one in called):
+            return True
+        more = (getattr(one, "py_func", None) for one in called)
+        functions += [one for one in more if one is not None and one not in functions]
+    return False
 
 
 register_twin(grid_sync, grid.grid_sync, of_launch=True)

@@ -25,7 +25,7 @@ from normlab.nn import checks, traced
 from normlab.nn import functional as rows
 from normlab.nn.add_norm import autograd, operators, vectorised
 from normlab.nn.add_norm.how import AddHow
-from normlab.nn.dtypes import parameters_in_autocast
+from normlab.nn.dtypes import parameters_in_autocast, widened
 from normlab.nn.formulas import accumulator, eps_or_default
 from normlab.nn.private import autocasts, by_operations, differentiated, in_a_graph
 from normlab.nn.shapes import MemoryEfficient, Parameter
@@ -153,6 +153,11 @@ def normalised(
     if autocasts(x):
         like = x if residual is None else residual
         weight, bias = parameters_in_autocast(like, like.shape[-1:], weight, bias)
+        parameter = bias if weight is None else weight
+        if parameter is not None and checks.mixed_by_pytorch_alone(like, parameter):  # float16 and bfloat16
+            with torch.autocast(x.device.type, enabled=False):
+                output, total = normalised(function, x, residual, widened(weight), widened(bias), how)
+            return output.to(parameter.dtype), total
     if by_operations(x):
         return vectorised.composed(x, residual, weight, bias, how)
     if traced.wanted():

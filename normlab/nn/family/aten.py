@@ -207,7 +207,7 @@ def _train_centred(norm: Norm, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """Return (output, mean, invvar), computed from x - mean. Its own small mean is added to the mean."""
     values = norm.split(given.x)
     shift = values.mean(norm.over(values), dtype=accumulator(given.x.dtype))
-    output, rest, invvar, updated = _train(norm, given._replace(x=_less(values, shift, norm)))
+    output, rest, invvar, updated = _train(norm, given._replace(x=_less(given.x, shift, norm)))
     if updated:
         _copy(given, (updated[0] + given.momentum * shift, updated[1]))
     return output, shift + rest, invvar
@@ -234,13 +234,15 @@ def _backward_centred(
     norm: Norm, dy: Tensor, x: Tensor, mean: Tensor, invvar: Tensor, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias of instance or group norm, in accumulator precision, from x - mean."""
-    values = _less(norm.split(x), mean, norm)
+    values = _less(x, mean, norm)
     dy = dy.to(values.dtype).contiguous(memory_format=norm.layout(values))
     return torch.ops.aten.native_group_norm_backward(
         dy, values, torch.zeros_like(mean), invvar, gamma, *_sizes(norm, x), [True] * 3
     )
 
 
-def _less(values: Tensor, mean: Tensor, norm: Norm) -> Tensor:
-    """Return x - mean for an input split into sets: no longer split, in accumulator precision, in the norm's layout."""
-    return norm.in_layout((values - vectorised.column(mean, values)).flatten(1, 2))
+def _less(x: Tensor, mean: Tensor, norm: Norm) -> Tensor:
+    """Return x - mean in accumulator precision. It has x's strides, from which PyTorch chooses the results' layout."""
+    centred, values = torch.empty_like(x, dtype=accumulator(x.dtype)), norm.split(x)
+    torch.sub(values, vectorised.column(mean, values), out=norm.split(centred))
+    return centred

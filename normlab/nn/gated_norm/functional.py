@@ -56,6 +56,9 @@ def gated_rms_norm(
     how = GateHow(eps, norm_before_gate, memory_efficient)
     if autocasts(x):
         weight, _ = parameters_in_autocast(x, x.shape[-1:], weight, None)
+        if weight is not None and checks.mixed_by_pytorch_alone(x, weight):  # float16 and bfloat16
+            with torch.autocast(x.device.type, enabled=False):
+                return gated_rms_norm(x, gate, weight.float(), **how._asdict()).to(weight.dtype)
     if by_operations(x):
         return vectorised.forward(x, gate, weight, how)[0]
     if in_a_graph(x):

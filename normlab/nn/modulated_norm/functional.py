@@ -33,6 +33,9 @@ def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1
     if autocasts(x) and x.dtype is not torch.float64:
         dtype = torch.get_autocast_dtype(x.device.type)
         scale, shift = scale.to(dtype), shift.to(dtype)
+        if checks.mixed_by_pytorch_alone(x, scale):  # float16 and bfloat16
+            with torch.autocast(x.device.type, enabled=False):
+                return modulated_layer_norm(x, scale.float(), shift.float(), eps).to(dtype)
     if by_operations(x):
         return vectorised.forward(x, scale, shift, eps)[0]
     if in_a_graph(x):

@@ -87,6 +87,16 @@ def test_strides_values_and_gradients_are_torch_s(dimensions, name, norm):
         assert call(nn, norm, x).stride() == output.stride()
 
 
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.channels_last_3d])
+def test_a_row_far_from_0_lies_as_torch_s(norm, layout):
+    ones = (1,) * (1 if layout is torch.channels_last else 2)
+    x = torch.randn(1, 4, *ones, 6, dtype=torch.float64).add(100).to(memory_format=layout)
+    mine, theirs = (call(library, norm, x.detach().requires_grad_()) for library in (nn, functional))
+    assert mine.stride() == theirs.stride()
+    torch.testing.assert_close(mine, theirs)
+
+
 @pytest.mark.parametrize("norm", ["batch", "batch evaluation", "instance", "group"])
 @pytest.mark.parametrize("name", ["contiguous", "channels last", "channels last, some", "transposed"])
 def test_the_kernels_results_lie_likewise(name, norm):
