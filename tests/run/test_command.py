@@ -185,6 +185,8 @@ def test_options_behind_the_script_are_the_script_s(monkeypatch):
         "normlab run: --sanitize after SCRIPT is an argument of the program; normlab's own comes before: "
         "normlab run --sanitize exits.py\n"
     )
+    done = CliRunner().invoke(app, ["run", "-m", "pytest", "tests", "--json", "report.json"])
+    assert "before: normlab run --json FILE -m pytest\n" in done.stderr
 
 
 MODULE = """
