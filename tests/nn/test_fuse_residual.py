@@ -32,7 +32,7 @@ from torch.utils.checkpoint import checkpoint
 from normlab import nn
 from normlab.nn import replace_norms
 from normlab.nn.add_norm.saving import gamma_of
-from normlab.nn.stream import calls, compare
+from normlab.nn.stream import calls, compare, layers
 
 MODES = [False, True, "exact"]
 LAYERS = {
@@ -117,6 +117,19 @@ def test_copies_and_pickles_of_fused_layers_are_fused(kind):
     old = drawn(kind)
     old.load_state_dict(model.state_dict())
     close(results(old, x), want)
+
+
+def test_a_pickle_of_a_fused_layer_is_the_layer_before_where_its_source_is_not_at_hand(monkeypatch):
+    model, x = drawn(LlamaLayer), drawn_input()
+    old = copy.deepcopy(model)
+    replace_norms(model, fuse_residual=True)
+    saved = pickle.dumps(model)
+    layers.fused_class.cache_clear()
+    monkeypatch.setattr(layers, "rewritten", lambda *_: "the source of its forward is not at hand")
+    other = pickle.loads(saved)
+    layers.fused_class.cache_clear()
+    assert type(other[0]) is LlamaLayer
+    close(results(other, x), results(old, x))
 
 
 @pytest.mark.parametrize("mode", MODES)

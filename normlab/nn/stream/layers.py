@@ -94,6 +94,7 @@ def fused_class(old: Any, norms: tuple[str, ...]) -> Any:
     return made
 
 
-def _blank(old: Any, norms: tuple[str, ...]) -> FusedLayer:
+def _blank(old: Any, norms: tuple[str, ...]) -> torch.nn.Module:
+    """Return an empty layer to be filled with a state: fused, or of the old class where there is no source to fuse."""
     kind = fused_class(old, norms)
-    return kind.__new__(kind)
+    return old.__new__(old) if isinstance(kind, str) else kind.__new__(kind)
