@@ -45,7 +45,7 @@ def dying():
 
 
 def test_a_rank_that_dies_does_not_keep_others_answers_waiting():
-    with pytest.raises(RuntimeError, match="^rank 0:\nthe process ended without an answer$"):
+    with pytest.raises(RuntimeError, match=r"^rank 0:\nthe process ended without an answer$"):
         on_ranks(2, dying)
 
 
