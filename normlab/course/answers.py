@@ -62,7 +62,7 @@ def answered(name: str, answer: Any) -> Answered:
     try:
         numbers = np.ravel(answer)
     except ValueError:  # rows of several lengths
-        numbers = np.ravel(None)
+        numbers = np.array([None])
     if not numbers.size:
         return Answered(name, False, "no answer yet")
     if numbers.dtype.kind not in "iuf":
