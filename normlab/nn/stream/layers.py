@@ -1,7 +1,8 @@
 """Fuse the additions and norms of a model's layers: give each layer a class whose forward is rewritten.
 
 The new class is a subclass of the old one with the old name, so `isinstance`, parameters' names, hooks, attributes and
-methods stay. A layer gets it only if the rewritten forward computes the same (`normlab.nn.stream.compare`).
+methods stay. A layer gets it only if the rewritten forward computes the same (`normlab.nn.stream.compare`), which is
+asked once for layers of one class that have modules of the same classes.
 """
 
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def fuse(
 
 
 def _is_over_last_dimension(module: torch.nn.Module) -> bool:
-    """Return True for a layer or RMS norm of normlab's over the last dimension alone."""
+    """Return True for a LayerNorm or RMSNorm of normlab's over the last dimension alone."""
     if not isinstance(module, (FusedLayerNorm, FusedRMSNorm)) or len(module.normalized_shape) != 1:
         return False
     plan = getattr(module, "made_of", (None, None))[1]
