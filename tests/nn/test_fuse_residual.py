@@ -165,6 +165,16 @@ def test_a_fused_model_compiles_as_one_graph_with_a_call_for_each_norm(kind, mod
     assert graphs == [2 * len(norms)]
 
 
+@pytest.mark.parametrize("fuse_residual", [False, True])
+def test_norms_with_an_offset_compile_with_dynamic_shapes(fuse_residual):
+    model, x = drawn(GemmaLayer), drawn_input()
+    old = copy.deepcopy(model)
+    replace_norms(model, fuse_residual=fuse_residual)
+    torch.compiler.reset()
+    close(results(model, x, torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")), results(old, x))
+    torch.compiler.reset()
+
+
 def test_a_fused_model_is_exported_and_transformed_like_the_model_before():
     model, x = drawn(LlamaLayer), drawn_input()
     old = copy.deepcopy(model)
