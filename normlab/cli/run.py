@@ -73,7 +73,6 @@ def run_script(
     try:
         if json_file is not None:
             json_file = json_file.absolute()  # wherever the program goes
-            json_file.write_text("")
         if play is not None:
             play = play.absolute()
             there = play.exists()
