@@ -123,7 +123,7 @@ class Columns:
         for first in range(0, problem.n1, step):
             x, dy = (array[first : first + step].double() for array in (data.x, data.grad_output))
             if problem.norm == "layer":
-                x -= x.mean(1, keepdim=True)
+                x = x - x.mean(1, keepdim=True)  # not in place: a float64 x is the problem's own array
             xhat = x * (x.square().mean(1, keepdim=True) + EPS).rsqrt()
             sums["weight"] += (dy * xhat).sum(0)
             sums["bias"] += dy.sum(0)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from normlab.cli.completion import steps
+from normlab.cli.completion import steps_of
 from normlab.cli.errors import refusing
 from normlab.cli.options import DType, Engine, Norm
 from normlab.cli.terminal import console
@@ -34,7 +34,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            autocompletion=steps,
+            autocompletion=steps_of("forward", "backward"),
             show_default=False,
             help="A step of the forward or backward ladder; any other name lists them. Default: on a GPU the last of "
             "each, in the simulator two that it is quick at.",

@@ -12,7 +12,7 @@ STEPPED = ("forward", "backward", "sgemm", "family")  # the ladders
 
 
 class Shell(StrEnum):
-    """The shells that Typer has a script for."""
+    """The shells that a script is printed for."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -56,10 +56,11 @@ def tutorial_numbers(incomplete: str) -> list[str]:
 
 
 def exercises(incomplete: str) -> list[str]:
-    """Return the exercises' numbers and names."""
+    """Return the exercises' numbers, file names and names."""
     from normlab.course.catalogue import FILES
 
-    return _beginning(incomplete, (word for path in FILES.values() for word in (path.name[:2], path.stem)))
+    words = (word for path in FILES.values() for word in (path.name[:2], path.stem, path.stem[3:]))
+    return _beginning(incomplete, words)
 
 
 def ladder_steps(incomplete: str) -> list[str]:
@@ -70,9 +71,9 @@ def ladder_steps(incomplete: str) -> list[str]:
     return _beginning(incomplete, (f"{ladder}/{name}" for name in _steps(ladder)))
 
 
-def steps(incomplete: str) -> list[str]:
-    """Return the names of all ladders' steps."""
-    return _beginning(incomplete, dict.fromkeys(name for ladder in STEPPED for name in _steps(ladder)))
+def steps_of(*ladders: str) -> Callable[[str], list[str]]:
+    """Return a completion by the names of some ladders' steps."""
+    return lambda incomplete: _beginning(incomplete, dict.fromkeys(name for one in ladders for name in _steps(one)))
 
 
 def devices(incomplete: str) -> list[str]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normlab.cli.completion import STEPPED, devices, one_of, steps
+from normlab.cli.completion import STEPPED, devices, one_of, steps_of
 from normlab.cli.errors import refused, refusing
 from normlab.cli.options import DType, Norm
 from normlab.cli.terminal import console, plain_table
@@ -66,7 +66,8 @@ OfDevice = Annotated[
     ),
 ]
 OfStep = Annotated[
-    str | None, typer.Option(autocompletion=steps, show_default=False, help="Another step than the best one.")
+    str | None,
+    typer.Option(autocompletion=steps_of(*STEPPED), show_default=False, help="Another step than the best one."),
 ]
 Compiled = Annotated[bool, typer.Option("--compile", help="Registers and occupancy: takes seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -69,11 +69,10 @@ def run_script(
         raise refused("run", "--play writes what --trace follows: give that, too")
     if strict and not sanitize:
         raise refused("run", "--strict says what --sanitize counts as wrong: give that, too")
-    _tell_of_late_options(script, args or [])
+    _tell_of_late_options(f"-m {script}" if module else script, args or [])
     try:
         if json_file is not None:
             json_file = json_file.absolute()  # wherever the program goes
-            json_file.write_text("")
         if play is not None:
             play = play.absolute()
             there = play.exists()
@@ -89,11 +88,12 @@ def run_script(
 
 
 def _tell_of_late_options(script: str, args: list[str]) -> None:
-    """Say which of the program's arguments normlab has an option for."""
-    for option in ("--sanitize", "--strict", "--trace", "--play", "--no-check"):
+    """Say which of the program's arguments normlab has an option for, in case normlab's was meant."""
+    for name in ("--sanitize", "--strict", "--trace", "--play FILE", "--json FILE", "--no-check"):
+        option = name.split()[0]
         if option in args:
             typer.echo(
                 f"normlab run: {option} after SCRIPT is an argument of the program; normlab's own comes before: "
-                f"normlab run {option} {script}",
+                f"normlab run {name} {script}",
                 err=True,
             )

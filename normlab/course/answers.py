@@ -55,13 +55,19 @@ class Answered:
 def answered(name: str, answer: Any) -> Answered:
     """Check a number or several; TypeError for anything else. None, Ellipsis and nothing are no answer yet."""
     question = QUESTIONS[name]
-    answer = list(answer) if isinstance(answer, Iterable) and not isinstance(answer, str) else answer
-    if answer is None or answer is Ellipsis or (isinstance(answer, list) and not answer):
+    if answer is None or answer is Ellipsis:
         return Answered(name, False, "no answer yet")
+    counted = isinstance(answer, Iterable) and not isinstance(answer, str | bytes) and not hasattr(answer, "__array__")
+    answer = list(answer) if counted else answer  # NumPy takes a set or a generator for one object
     try:
-        given = {float(one) for one in np.ravel(answer).tolist()}
-    except (TypeError, ValueError):
-        raise TypeError(f"course.check(answer, {name!r}) needs a number, or several, not {answer!r}") from None
+        numbers = np.ravel(answer)
+    except ValueError:  # rows of several lengths
+        numbers = np.array([None])
+    if not numbers.size:
+        return Answered(name, False, "no answer yet")
+    if numbers.dtype.kind not in "iuf":
+        raise TypeError(f"course.check(answer, {name!r}) needs a number, or several, not {answer!r}")
+    given = {float(one) for one in numbers}
     if given == question.answer:
         return Answered(name, True, "right")
     wrong, missing = len(given - question.answer), len(question.answer - given)

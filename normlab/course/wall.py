@@ -21,6 +21,7 @@ FORBIDDEN = (
     *("os.fork", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "os.kill", "subprocess.", "pty.", "socket."),
     *("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown"),
     *("os.utime", "os.setxattr", "os.removexattr", "os.chflags"),
+    *("os.startfile", "_winapi.CreateProcess", "_winapi.TerminateProcess"),  # of Windows
     *("os.putenv", "os.unsetenv", "shutil.", "sqlite3.", "ctypes.dlopen", "ctypes.dlsym", "resource."),
 )
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

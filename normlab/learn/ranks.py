@@ -4,6 +4,7 @@ Each rank is a process of its own that is forked from the notebook's, so it know
 """
 
 import multiprocessing
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -32,18 +33,16 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         meeting = (Path(folder) / "meeting").as_uri()
-        ends = [context.Pipe(duplex=False) for _ in range(count)]
-        ranks = [
-            context.Process(target=_serve, args=(rank, count, meeting, ours, function, arguments))
-            for rank, (_, ours) in enumerate(ends)
-        ]
-        for rank in ranks:
-            rank.start()
-        for _, ours in ends:
-            ours.close()  # so that a rank which dies ends its pipe
-        answers = [_received(mine) for mine, _ in ends]
-        for rank in ranks:
-            rank.join()
+        ranks, ends = [], []
+        for rank in range(count):
+            mine, ours = context.Pipe(duplex=False)
+            ranks.append(context.Process(target=_serve, args=(rank, count, meeting, ours, function, arguments)))
+            ranks[-1].start()
+            ours.close()  # before the next rank is forked: only the rank itself has it, so its death ends the pipe
+            ends.append(mine)
+        answers = [_received(mine) for mine in ends]
+        for process in ranks:
+            process.join()
     wrong = [f"rank {rank}:\n{text}" for rank, (right, text) in enumerate(answers) if not right]
     if wrong:
         raise RuntimeError("\n".join(wrong))
@@ -52,7 +51,7 @@ def on_ranks(count: int, function: Callable[..., Any], *arguments: Any) -> list[
 
 def _received(connection: Connection) -> tuple[bool, Any]:
     try:
-        return connection.recv()
+        return pickle.loads(connection.recv_bytes())
     except EOFError:
         return False, "the process ended without an answer"
 
@@ -69,7 +68,8 @@ def _serve(rank: int, count: int, meeting: str, answers: Connection, function: C
         wait = timedelta(seconds=SECONDS)
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count, timeout=wait)
         dist.barrier()  # a rank that dies at once would else break the connection of one that is still joining
-        answers.send((True, function(*arguments)))
+        # Pickled here: `send` would leave a tensor in memory that ends with this process.
+        answers.send_bytes(pickle.dumps((True, function(*arguments))))
         dist.destroy_process_group()
     except Exception:
-        answers.send((False, traceback.format_exc()))
+        answers.send_bytes(pickle.dumps((False, traceback.format_exc())))

@@ -5,6 +5,7 @@ precision: float64 for float64, else float32. Statistics broadcast against the r
 """
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple, TypeVar, overload
 
 import torch
@@ -108,6 +109,8 @@ def statistics(x: Tensor, shape: Shape, eps: float, rms: bool) -> tuple[Statisti
 
 def clamp_by_magnitude(gamma: Tensor, eps: float) -> Tensor:
     """Return gamma moved to at least eps away from 0, with its sign; NaN stays."""
+    if abs(eps) > torch.finfo(gamma.dtype).max:
+        eps *= inf  # rounded as a kernel rounds it: PyTorch refuses to
     return torch.where(gamma >= 0, gamma.clamp(min=eps), gamma.clamp(max=-eps))
 
 

@@ -104,6 +104,8 @@ def made(old: Any, plan: Plan, memory_efficient: MemoryEfficient = False) -> Any
         vars(new)[name] = copy(vars(old)[name])
     become(new, kind)
     new.made_of = its_class, plan
+    if plan.offset:
+        new.offset = plan.offset  # the class has it, too; but a class's float is a symbol in graphs of dynamic shapes
     if plan.rows:
         _complete(new, plan)
         # A gated norm always keeps x: where a gate is near 0, its output has lost x̂.

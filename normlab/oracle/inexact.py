@@ -10,6 +10,7 @@ value is NaN or infinite, and the kernel's value is the same.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Inexact:
         """Add, with one rounding; a sum of subnormal numbers is exact."""
         exact, error = self.exact + other.exact, self.error + other.error
         rounding = self.arithmetic.u * (abs(exact) + error)
-        return self._held(exact, error, error + rounding)
+        return self._held(exact, together(self, other), error + rounding)
 
     def __neg__(self) -> "Inexact":
         """Negate, without an error."""
@@ -43,7 +44,7 @@ class Inexact:
         """Multiply: |a b - â b̂| <= |a| e_b + |b| e_a + e_a e_b, and one rounding."""
         exact = self.exact * other.exact
         error = abs(self.exact) * other.error + (abs(other.exact) + other.error) * self.error
-        return self._held(exact, self.error + other.error, error, rounded=1)
+        return self._held(exact, together(self, other), error, rounded=1)
 
     def divided_exactly(self, divisor: ExtendedArray) -> "Inexact":
         """Divide by numbers that the kernel holds without error. The result is unknown where the divisor is 0."""
@@ -97,7 +98,7 @@ class Inexact:
     ) -> "Inexact":
         """Return a result; its error is infinite if it may overflow, and special where `operands` is special.
 
-        `operands`: the sum of the operands' errors. `rounded`: by so many multiplications or divisions, as in
+        `operands`: the operands' errors `together`. `rounded`: by so many multiplications or divisions, as in
         `rounded_again`.
         """
         size = abs(exact)
@@ -120,12 +121,22 @@ def sum_of_three(a: Inexact, b: Inexact, c: Inexact) -> Inexact:
     first = np.maximum(np.maximum(abs(a.exact + b.exact), abs(b.exact + c.exact)), abs(a.exact + c.exact)) + error
     # The second addition's operand already carries the rounding of the first addition.
     after_first = error + a.arithmetic.u * first
-    return a._held(exact, error, after_first + a.arithmetic.u * (abs(exact) + after_first))
+    return a._held(exact, together(a, b, c), after_first + a.arithmetic.u * (abs(exact) + after_first))
 
 
 def where(condition: np.ndarray, a: Inexact, b: Inexact) -> Inexact:
     """Return the numbers of `a` where `condition`, broadcast, is True, else the numbers of `b`."""
     return Inexact(np.where(condition, a.exact, b.exact), np.where(condition, a.error, b.error), a.arithmetic)
+
+
+def together(*operands: Inexact) -> ExtendedArray:
+    """Return the sum of the errors. An infinity and an unknown number make an unknown number; NaN stays NaN."""
+    error: Any = sum(one.error for one in operands)
+    infinity_and_unknown = np.isnan(error)
+    for one in operands:
+        infinity_and_unknown &= ~(np.isnan(one.error) & np.isnan(one.exact))
+    infinity_and_unknown &= sum(np.isinf(one.error) for one in operands) > 0
+    return np.where(infinity_and_unknown, Extended(np.inf), error)
 
 
 def unless_special(error: ExtendedArray, operands: ExtendedArray) -> ExtendedArray:

@@ -33,12 +33,12 @@ def mean_and_variance(x: ExtendedArray, middle: Normalised, arithmetic: Arithmet
     mean_error = np.where(overflows, NOTHING_KNOWN, mean_error)
     variance_error = np.where(overflows, NOTHING_KNOWN, variance_error)
     # A row with an infinity has no variance. Its mean is infinite, unless inf - inf makes it NaN. That happens in
-    # Welford's steps and between shards, or if the finite values add up to an infinity of the opposite sign. The factor
-    # 4 covers rounding.
+    # Welford's steps and in Chan's merges, or if the finite values add up to an infinity of the opposite sign. The
+    # factor 4 covers rounding.
     broken = ~np.isfinite(largest)
     added = np.where(np.isfinite(x), abs(x), 0).sum(axis=1, keepdims=True)
     may_overflow = 4 * added > arithmetic.u_format.largest
-    either = np.isinf(middle.mean) & (may_overflow | (arithmetic.statistics in ("welford", "sharded")))
+    either = np.isinf(middle.mean) & (may_overflow | (arithmetic.statistics not in ("two_pass", "grouped")))
     mean_error = np.where(broken, np.where(either, NOTHING_KNOWN, SAME_PATTERN), mean_error)
     variance_error = np.where(broken, SAME_PATTERN, variance_error)
     return Inexact(middle.mean, mean_error, arithmetic), Inexact(middle.variance, variance_error, arithmetic)

@@ -43,13 +43,15 @@ def run_program(
 
     Return the program's exit code. The caller must exit with it. `numba.cuda` stays replaced until then, for threads
     that are still running and for the program's `atexit` functions. If the sanitizer found something, the process
-    exits with 1. Raise OSError if the script cannot be read, ModuleNotFoundError if there is no such module.
+    exits with 1. Raise OSError if a file cannot be read or written, ModuleNotFoundError if there is no such module.
     """
     if module:
         _find(script)
     else:
         with open(script, "rb"):
             pass
+    if json_file is not None:
+        json_file.write_text("")  # an error now, not when the program has ended; and no report of an earlier program
     if os.environ.pop(SIMULATOR_SWITCH, "0") != "0":  # Numba reads it when it is imported, here and in child processes
         print(f"normlab run: {SIMULATOR_SWITCH} is ignored: kernels run in normlab's simulator", file=sys.stderr)
     from normlab.run.launcher import Launcher

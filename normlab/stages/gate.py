@@ -20,8 +20,8 @@ from normlab.stages.vector import ThreadMap, row_loader
 class Gate(NamedTuple):
     """How a gate goes with an RMSNorm; constants of a kernel.
 
-    after_norm: the norm's output is gated, else its input. recompute: of a backward that has the saved output in place
-    of the input; only with after_norm.
+    after_norm: the norm's output is gated, else its input. recompute: the kernel is a backward that gets the saved
+    output in place of the input; only with after_norm.
     """
 
     after_norm: bool

@@ -6,7 +6,7 @@ imported, because that takes seconds. Called by `normlab doctor`.
 
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from normlab.measure.provenance import ask_nvidia_smi
 
 NOTEBOOK_TOOLS = ("jupyterlab", "ipykernel", "nbformat")
+CPU_ONLY = ", for CPUs only"
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,18 @@ def abilities(findings: list[Finding]) -> list[Ability]:
         return Ability(what, not lacking, ", ".join(dict.fromkeys(finding.instead for finding in lacking)))
 
     base = ("NumPy", "Numba")
+    torch = by_name["PyTorch"]
+    if torch.found.endswith(CPU_ONLY):
+        torch = replace(torch, works=False, instead="PyTorch for CUDA, from pytorch.org")
+    by_name["PyTorch for CUDA"] = torch
     return [
         ability("simulator: compare, course, trace, run, explain", *base),
         ability("tutorials 1 to 14 in Jupyter", *base, "notebook tools"),
-        ability("PyTorch: normlab.nn, memory, train, tutorials 15 to 17", *base, "PyTorch"),
+        ability("tutorials 15 to 17 in Jupyter", *base, "notebook tools", "PyTorch"),
+        ability("PyTorch: normlab.nn, memory, train", *base, "PyTorch"),
         ability("PTX and registers without a GPU: explain --compile", *base, "numba-cuda", "CUDA compiler"),
         ability("kernels on the GPU", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU"),
-        ability("speed: bench", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU", "PyTorch"),
+        ability("speed: bench", *base, "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU", "PyTorch for CUDA"),
     ]
 
 
@@ -157,7 +163,7 @@ def _torch() -> Finding:
         return Finding("PyTorch", False, "missing", _how_to_install("PyTorch"))
     built = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     cpu_only = "cuda: Optional[str] = None" in built or "cuda = None" in built
-    return Finding("PyTorch", True, f"{version('torch')}{', for CPUs only' if cpu_only else ''}")
+    return Finding("PyTorch", True, f"{version('torch')}{CPU_ONLY if cpu_only else ''}")
 
 
 def _notebooks() -> Finding:

@@ -18,7 +18,7 @@ def checked(problem, contender, spoil=lambda results: results):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_right_results_lie_within_their_bounds(norm, direction, dtype):
     problem = Problem(norm, direction, dtype, 20, 24)
     contenders = [Ours(), TORCH] + [Ours("me", memory_efficient=True)] * (direction == "backward")
@@ -84,8 +84,9 @@ def test_a_row_left_out_of_the_parameter_gradients_is_found(dtype):
     assert worst["grad_input"] <= 1 < min(worst["grad_weight"], worst["grad_bias"])
 
 
-def test_columns_add_up_all_rows_in_float64(monkeypatch):
-    problem = Problem("layer", "backward", "float32", 100, 24)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_add_up_all_rows_in_float64_and_leave_the_data_as_it_is(monkeypatch, dtype):
+    problem = Problem("layer", "backward", dtype, 100, 24)
     data = problem.draw("cpu")
     whole = Columns(problem, data).sums
     monkeypatch.setattr("normlab.bench.check.CHUNK_ELEMENTS", 7 * 24)  # 14 chunks of 7 rows and one of 2
@@ -93,6 +94,7 @@ def test_columns_add_up_all_rows_in_float64(monkeypatch):
     leaves = [array.double().requires_grad_() for array in (data.x, data.weight, data.bias)]
     output = torch.nn.functional.layer_norm(leaves[0], (24,), *leaves[1:], 1e-5)
     _, weight, bias = torch.autograd.grad(output, leaves, data.grad_output.double())
+    assert torch.equal(data.x, problem.draw("cpu").x)
     for sums in (whole, pieces):
         torch.testing.assert_close(torch.from_numpy(sums["weight"]), weight, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(torch.from_numpy(sums["bias"]), bias, rtol=1e-12, atol=1e-12)

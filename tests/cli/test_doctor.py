@@ -41,7 +41,8 @@ def test_where_all_is_missing_it_names_what_to_install_on_one_screen():
     said = {line.split("  ")[0]: line for line in lines}
     assert [name for name, line in said.items() if " yes" in line] == ["Python"]
     assert said["tutorials 1 to 14 in Jupyter"].endswith('pip install normlab, pip install "normlab[tutorials]"')
-    assert said["PyTorch: normlab.nn, memory, train, tutorials 15 to 17"].endswith('pip install "normlab[torch]"')
+    assert said["tutorials 15 to 17 in Jupyter"].endswith('"normlab[tutorials]", pip install "normlab[torch]"')
+    assert said["PyTorch: normlab.nn, memory, train"].endswith('pip install "normlab[torch]"')
     assert said["PTX and registers without a GPU: explain --compile"].endswith('pip install "normlab[gpu]"')
     assert said["kernels on the GPU"].endswith("NVIDIA's driver, an NVIDIA GPU")
 
@@ -91,3 +92,13 @@ def test_it_does_not_import_pytorch_and_tells_a_build_for_cpus(monkeypatch, tmp_
     assert doctor._torch() == doctor.Finding("PyTorch", True, "2.14.1, for CPUs only")
     (tmp_path / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
     assert doctor._torch().found == "2.14.1"
+
+
+def test_pytorch_for_cpus_only_trains_but_measures_no_speed_on_a_gpu():
+    names = ("NumPy", "Numba", "numba-cuda", "CUDA compiler", "NVIDIA driver", "GPU", "notebook tools")
+    found = [doctor.Finding(name, True, "1") for name in names]
+    for told, works in (("2.14.1", True), (f"2.14.1{doctor.CPU_ONLY}", False)):
+        can = by_name(doctor.abilities([*found, doctor.Finding("PyTorch", True, told)]))
+        assert can["PyTorch: normlab.nn, memory, train"].works
+        assert can["speed: bench"].works == works
+    assert can["speed: bench"].instead == "PyTorch for CUDA, from pytorch.org"

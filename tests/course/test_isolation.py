@@ -105,6 +105,7 @@ ACTS = {
     "changes normlab": "open({normlab!r}, 'a').write('x = 1')",
     "starts a shell": "import os\nos.system('true')",
     "starts a process": "import subprocess\nsubprocess.run(['true'])",
+    "starts a program of Windows": "import sys\nsys.audit('os.startfile', 'x', 'open')",
     "forks": "import os\nos.fork()",
     "becomes another program": "import os\nos.execv('/bin/true', ['true'])",
     "kills the grader": "import os\nos.kill(os.getppid(), 9)",

@@ -203,13 +203,16 @@ def test_answers_to_questions(answer, told):
 
 @pytest.mark.parametrize(
     ("answer", "passed"),
-    [(12, True), (12.0, True), (np.array([12]), True), ((one for one in [12]), True), (12.7, False), (np.nan, False)],
+    [
+        *((12, True), (12.0, True), (np.array([12]), True), ((one for one in [12]), True), (12.7, False)),
+        *((np.nan, False), (np.array(12), True), ({12}, True)),
+    ],
 )
 def test_an_answer_is_a_number_not_one_that_is_near(answer, passed):
     assert course.check(answer, "tall_warp").passed == passed
 
 
-@pytest.mark.parametrize("answer", [len, "twelve", [[1], [2, 3]], 1j])
+@pytest.mark.parametrize("answer", [len, "twelve", "12", b"\x0c", [[1], [2, 3]], 1j, True, np.array(None)])
 def test_an_answer_that_is_no_number_is_told(answer):
     with pytest.raises(TypeError, match=r"course\.check\(answer, 'tall_warp'\) needs a number, or several, not "):
         course.check(answer, "tall_warp")

@@ -101,6 +101,17 @@ def test_results_that_are_no_numbers_are_marked():
     assert any("1 values of mean are NaN" in text for text in texts(figure))
 
 
+@pytest.mark.parametrize("factor", [0, -1, 5, np.inf, np.nan])
+def test_group_norm_s_picture_names_no_channel_that_there_is_not(factor):
+    picture = catalogue.exercise("23").picture
+    case = picture.case()
+    x, output = case.arrays["x"], case.arrays["output"]
+    xhat = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + case.launches[0].arguments[-2])
+    output[:] = xhat * np.repeat([1, 2, factor, factor], 8).reshape(2, 16)
+    shown = texts(picture.draw(Seen(case, case.arrays, [{"stopped": None}])))
+    assert shown == ["0"] * 8 + ["1"] * 8 + ["?"] * 16
+
+
 @pytest.mark.parametrize("number", catalogue.FILES)
 def test_every_exercise_s_idea_is_drawn(number):
     picture = catalogue.exercise(number).picture

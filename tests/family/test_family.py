@@ -49,6 +49,17 @@ def test_channels_last_are_within_bounds_and_stay_last(norm, shape, groups):
     assert np.moveaxis(grad_input, 1, -1).flags.c_contiguous
 
 
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_a_value_that_is_not_finite_stays_in_its_set_and_within_the_bounds(norm, at, value):
+    one = example(norm, (2, 2, 1601))
+    one.x.flat[at] = value
+    output, mean, *_ = one.examine()
+    assert 0 < np.isnan(output).sum() < output.size
+    assert np.isfinite(mean).any()
+
+
 @settings(max_examples=15)
 @given(st.data())
 def test_dtypes_parameters_and_layouts_are_within_their_bounds(data):

@@ -1,6 +1,7 @@
 """`normlab.learn.ranks` runs a function on forked ranks, and tells which ranks failed."""
 
 import os
+import time
 
 import pytest
 
@@ -22,6 +23,30 @@ def test_each_rank_is_a_process_of_one_group():
     sums, processes = zip(*on_ranks(3, added, 10), strict=True)
     assert sums == (33.0,) * 3
     assert len({*processes, os.getpid()}) == 4
+
+
+def late(seconds):
+    """A tensor of each rank; rank 0's comes last."""
+    import torch.distributed as dist
+
+    time.sleep(seconds if dist.get_rank() == 0 else 0)
+    return torch.full((3,), dist.get_rank())
+
+
+def test_tensors_arrive_from_a_rank_that_has_ended():
+    assert [one.tolist() for one in on_ranks(2, late, 2)] == [[0] * 3, [1] * 3]
+
+
+def dying():
+    """An end of rank 0 without an answer, and an answer of rank 1 that fills its pipe."""
+    import torch.distributed as dist
+
+    return bytes(10**6) if dist.get_rank() else os._exit(0)
+
+
+def test_a_rank_that_dies_does_not_keep_others_answers_waiting():
+    with pytest.raises(RuntimeError, match=r"^rank 0:\nthe process ended without an answer$"):
+        on_ranks(2, dying)
 
 
 def failing():

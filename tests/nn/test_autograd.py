@@ -49,6 +49,17 @@ def test_a_gradient_that_can_be_differentiated_is_the_same(memory_efficient):
         torch.testing.assert_close(one, other.detach())
 
 
+@pytest.mark.parametrize("memory_efficient", MODES)
+def test_an_eps_beyond_float32_has_the_gradients_of_an_infinite_one(memory_efficient):
+    def gradients(eps):
+        x, dy, weight = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0)).unbind()
+        given = [x.requires_grad_(), weight[0].clone().requires_grad_()]
+        output = nn.layer_norm(x, (4,), given[1], None, eps, memory_efficient)
+        return torch.autograd.grad(output, given, dy)
+
+    torch.testing.assert_close(gradients(1e39), gradients(float("inf")), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("memory_efficient", [True, "exact"])
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_a_changed_output_is_noticed(kind, memory_efficient):

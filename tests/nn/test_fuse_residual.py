@@ -32,7 +32,7 @@ from torch.utils.checkpoint import checkpoint
 from normlab import nn
 from normlab.nn import replace_norms
 from normlab.nn.add_norm.saving import gamma_of
-from normlab.nn.stream import calls, compare
+from normlab.nn.stream import calls, compare, layers
 
 MODES = [False, True, "exact"]
 LAYERS = {
@@ -119,6 +119,19 @@ def test_copies_and_pickles_of_fused_layers_are_fused(kind):
     close(results(old, x), want)
 
 
+def test_a_pickle_of_a_fused_layer_is_the_layer_before_where_its_source_is_not_at_hand(monkeypatch):
+    model, x = drawn(LlamaLayer), drawn_input()
+    old = copy.deepcopy(model)
+    replace_norms(model, fuse_residual=True)
+    saved = pickle.dumps(model)
+    layers.fused_class.cache_clear()
+    monkeypatch.setattr(layers, "rewritten", lambda *_: "the source of its forward is not at hand")
+    other = pickle.loads(saved)
+    layers.fused_class.cache_clear()
+    assert type(other[0]) is LlamaLayer
+    close(results(other, x), results(old, x))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_fused_layer_may_be_checkpointed(mode, reentrant):
@@ -150,6 +163,16 @@ def test_a_fused_model_compiles_as_one_graph_with_a_call_for_each_norm(kind, mod
     torch.compiler.reset()
     norms = [one for one in model[0].children() if isinstance(one, (nn.FusedLayerNorm, nn.FusedRMSNorm))]
     assert graphs == [2 * len(norms)]
+
+
+@pytest.mark.parametrize("fuse_residual", [False, True])
+def test_norms_with_an_offset_compile_with_dynamic_shapes(fuse_residual):
+    model, x = drawn(GemmaLayer), drawn_input()
+    old = copy.deepcopy(model)
+    replace_norms(model, fuse_residual=fuse_residual)
+    torch.compiler.reset()
+    close(results(model, x, torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")), results(old, x))
+    torch.compiler.reset()
 
 
 def test_a_fused_model_is_exported_and_transformed_like_the_model_before():

@@ -309,6 +309,17 @@ def test_the_mean_of_a_row_with_an_infinity_is_known_only_where_its_finite_value
             assert np.isnan(bound[0]) if known else np.isinf(bound[0])
 
 
+def test_an_infinite_parameter_leaves_unknown_what_may_have_overflowed_before():
+    """x̂ times the weight overflows, then infinity - infinity is NaN; or the variance does, then 0 times infinity."""
+    kernel = NumpyKernels()
+    for x, weight, bias in (([1, -1, 0, 2], 3e38, -np.inf), ([2e38, -2e38, 1e38, 2e38], np.inf, 0)):
+        x, weight, bias = np.float32([x]), np.full(4, weight, np.float32), np.full(4, bias, np.float32)
+        got = kernel.forward(x, weight, bias, 1e-5).output
+        assert np.isnan(got[0, 3])
+        assert np.isinf(layer_norm(x, 4, weight, bias).output[0, 3])
+        compare(kernel, x, weight, bias, np.ones_like(x), 1e-5, False, own_statistics=True)
+
+
 def mean_ratio(kernel, x):
     """The mean's largest error / bound."""
     n1, n2 = x.shape

@@ -210,6 +210,8 @@ def test_options_behind_the_script_are_the_script_s(monkeypatch):
         "normlab run: --sanitize after SCRIPT is an argument of the program; normlab's own comes before: "
         "normlab run --sanitize exits.py\n"
     )
+    done = CliRunner().invoke(app, ["run", "-m", "pytest", "tests", "--json", "report.json"])
+    assert "before: normlab run --json FILE -m pytest\n" in done.stderr
 
 
 MODULE = """
@@ -255,7 +257,10 @@ def test_a_module_that_is_not_there_is_named_and_the_help_names_the_exit_codes()
             ["--json", "report.json", "exits.py"],
             "--json writes what --sanitize or --trace report: give one of them, too",
         ),
-        (["--trace", "--json", "/nowhere/report.json", "exits.py"], "cannot open /nowhere/report.json: No such file"),
+        (
+            ["--trace", "--json", "/nowhere/report.json", str(PROGRAMS / "exits.py")],
+            "cannot open /nowhere/report.json: No such file",
+        ),
     ],
 )
 def test_a_report_that_cannot_be_written_is_refused_before_the_program_runs(arguments, said):
@@ -264,10 +269,13 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_program_runs(argu
     assert f"normlab run: {said}" in done.stderr
 
 
-def test_a_script_that_is_not_there():
-    done = CliRunner().invoke(app, ["run", "no_such_program.py"])
+def test_a_script_that_is_not_there_leaves_the_report_of_another(tmp_path):
+    report = tmp_path / "report.json"
+    report.write_text("{}")
+    done = CliRunner().invoke(app, ["run", "--trace", "--json", str(report), "no_such_program.py"])
     assert done.exit_code == 2
     assert done.output == "normlab run: cannot open no_such_program.py: No such file or directory\n"
+    assert report.read_text() == "{}"
 
 
 QUIET = ["block_reduction", "grid_sync", "laplace_2d", "life", "matmul_shared", "scan", "streams", "ufuncs"]

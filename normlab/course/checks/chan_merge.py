@@ -16,7 +16,7 @@ U = unit_roundoff("float32")
 
 
 def _group(drawn: Drawn, rng: np.random.Generator, most: int) -> np.ndarray:
-    """Mean, m2 and count of a group for each pair, (3, pairs)."""
+    """Return mean, m2 and count of a group for each pair, (3, pairs)."""
     counts = rng.integers(1, most + 1, drawn["pairs"])
     members = [values(drawn.kind, rng, count) for count in counts]
     return np.array([[v.mean(), v.var() * v.size, v.size] for v in members], np.float32).T.copy()
@@ -33,7 +33,7 @@ def _make(drawn: Drawn) -> Case:
 
 
 def _merged(a: np.ndarray, b: np.ndarray) -> Answer:
-    """The merge of float32 groups, and its bound.
+    """Return the merge of float32 groups, and its bound.
 
     Mean: delta, share and product round once each by at most u |delta| <= u (|a| + |b|), the sum by u max(|a|, |b|);
     (n_a a + n_b b) / n rounds less. m2: all terms are positive, with 8 roundings at most.

@@ -1,6 +1,7 @@
 """The norms of x + residual and of heads as modules, with the parameters and state dicts of torch.nn's norms."""
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -61,6 +62,8 @@ class OffsetRMSNorm(torch.nn.RMSNorm):
     offset: float = 0.0  # the value of a module that normlab 0.1 pickled without an offset
 
     def __init__(self, normalized_shape: Any, *options: Any, offset: float, **named: Any) -> None:
+        if not isinstance(offset, Real):
+            raise TypeError(f"offset must be float, not {type(offset).__name__}")
         self.offset = offset  # before torch.nn's constructor, which calls `reset_parameters`
         super().__init__(normalized_shape, *options, **named)
 

@@ -37,7 +37,7 @@ def check(function: Any, norm: Norm, given: Given) -> None:
             that is too small.
         RuntimeError: shapes, dtypes and devices that do not go together, running statistics that are missing or
             require a gradient.
-        TypeError: an argument is no tensor or no number.
+        TypeError: an argument is no tensor, no number or no bool.
         NotImplementedError: the input's dtype has no norms.
     """
     x, running_mean, running_var, weight, bias, momentum, eps = given
@@ -48,6 +48,9 @@ def check(function: Any, norm: Norm, given: Given) -> None:
     for name, value in {"momentum": momentum, "eps": eps}.items():
         if not isinstance(value, (Real, torch.SymFloat)):
             raise TypeError(f"{argument(function, name)} must be float, not {type(value).__name__}")
+    if type(norm.own) is not bool:
+        name = "training" if norm.kind == "batch" else "use_input_stats"
+        raise TypeError(f"{argument(function, name)} must be bool, not {type(norm.own).__name__}")
     _check_input(function, norm, x)
     if norm.kind == "batch" and norm.own and eps <= 0:  # PyTorch's other norms take any eps
         raise ValueError(f"batch_norm eps must be positive during training, but got {eps}")

@@ -54,7 +54,7 @@ def batch_norm(
     if torch.jit.is_scripting():
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     else:  # in a branch, because TorchScript leaves out only branches
-        norm = Norm("batch", None, bool(training))
+        norm = Norm("batch", None, training)
         return _norm(batch_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
 
@@ -81,7 +81,7 @@ def instance_norm(
             input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
         )
     else:  # in a branch, because TorchScript leaves out only branches
-        norm = Norm("instance", None, bool(use_input_stats))
+        norm = Norm("instance", None, use_input_stats)
         return _norm(instance_norm, norm, Given(input, running_mean, running_var, weight, bias, momentum, eps))
 
 

@@ -1,7 +1,8 @@
 """RMSNorm with a gate as a function; it chooses between engines, operators and operations as `add_norm.functional`.
 
-Mixed precision: the weight as in `normlab.nn.rms_norm`. The gate has x's dtype. Under autocast the weight is rounded to
-the autocast dtype, which the output then has; x and the gate stay as they are.
+Mixed precision: the weight as in `normlab.nn.rms_norm`. The gate has x's dtype. Under autocast the output has the
+autocast dtype, with or without a weight, unless x is float64: the weight is rounded to it. x and the gate stay as they
+are.
 """
 
 from typing import Any

@@ -1,7 +1,8 @@
 """Fuse the additions and norms of a model's layers: give each layer a class whose forward is rewritten.
 
 The new class is a subclass of the old one with the old name, so `isinstance`, parameters' names, hooks, attributes and
-methods stay. A layer gets it only if the rewritten forward computes the same (`normlab.nn.stream.compare`).
+methods stay. A layer gets it only if the rewritten forward computes the same (`normlab.nn.stream.compare`), which is
+asked once for layers of one class that have modules of the same classes.
 """
 
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def fuse(
 
 
 def _is_over_last_dimension(module: torch.nn.Module) -> bool:
-    """Return True for a layer or RMS norm of normlab's over the last dimension alone."""
+    """Return True for a LayerNorm or RMSNorm of normlab's over the last dimension alone."""
     if not isinstance(module, (FusedLayerNorm, FusedRMSNorm)) or len(module.normalized_shape) != 1:
         return False
     plan = getattr(module, "made_of", (None, None))[1]
@@ -94,6 +95,7 @@ def fused_class(old: Any, norms: tuple[str, ...]) -> Any:
     return made
 
 
-def _blank(old: Any, norms: tuple[str, ...]) -> FusedLayer:
+def _blank(old: Any, norms: tuple[str, ...]) -> torch.nn.Module:
+    """Return an empty layer to be filled with a state: fused, or of the old class where there is no source to fuse."""
     kind = fused_class(old, norms)
-    return kind.__new__(kind)
+    return old.__new__(old) if isinstance(kind, str) else kind.__new__(kind)

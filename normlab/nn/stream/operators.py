@@ -100,7 +100,7 @@ class StreamNormInGraph(torch.autograd.Function):
         offset: float,
         mode: MemoryEfficient,
     ) -> tuple[Tensor, Tensor]:
-        """Return the results."""
+        """Return (output, stream)."""
         if mode == "exact":
             output, stream, invvar, extra = torch.ops.normlab.stream_norm_held(
                 x, residual, weight, bias, own_weight, own_bias, eps, rms, offset

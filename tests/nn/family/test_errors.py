@@ -55,6 +55,8 @@ def test_the_same_kind_and_the_same_words(name, arguments):
     [
         (lambda: nn.batch_norm([1.0], *NOTHING), TypeError, "batch_norm(): argument 'input' (position 1) must be Tensor, not list"),
         (lambda: nn.batch_norm(X, *NOTHING, momentum=None), TypeError, "batch_norm(): argument 'momentum' (position 7) must be float, not NoneType"),
+        (lambda: nn.batch_norm(X, None, None, None, None, 0.1), TypeError, "batch_norm(): argument 'training' (position 6) must be bool, not float"),
+        (lambda: nn.instance_norm(X, use_input_stats=None), TypeError, "instance_norm(): argument 'use_input_stats' (position 6) must be bool, not NoneType"),
         (lambda: nn.group_norm(X, 5, eps="small"), TypeError, "group_norm(): argument 'eps' (position 5) must be float, not str"),
         (lambda: nn.group_norm(X, 0), RuntimeError, "Expected num groups to be greater than 0, got 0"),
         (lambda: nn.batch_norm(torch.randn(4), *NOTHING), RuntimeError, "Expected at least 2 dimensions for input tensor but received 1"),
