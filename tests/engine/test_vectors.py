@@ -12,10 +12,12 @@ from numba.core import errors
 
 from normlab.engine import (
     compile_ptx,
+    copy_bits,
     launch,
     load_bits_into,
     load_vector,
     load_vector_into,
+    store_bits_from,
     store_vector,
     store_vector_from,
     using,
@@ -169,6 +171,68 @@ def test_bits_are_widened_as_the_elements_they_are(dtype, width):
     y = np.zeros(x.size, np.float32)
     launch(through_bits(kind, width), 1, 32, x.view(bits), x, y, shared_bytes=x.nbytes)
     same(y, x)
+
+
+@cache
+def bits_round_trip(bits, width):
+    """A kernel: float32 values, kept as the bits of y's dtype in shared memory, copied from there into y."""
+
+    @cuda.jit
+    def narrow(x, y):
+        held = cuda.shared.array(0, bits, alignment=16)
+        values = cuda.local.array(width, float32)
+        i = cuda.threadIdx.x * width
+        for k in range(width):
+            values[k] = x[i + k]
+        store_bits_from(held, i, values, 0, width, y)
+        copy_bits(y, i, held, i, width)
+
+    return narrow
+
+
+OF_16_BYTES = [
+    (dtype, width) for dtype, width in BY_WIDTH if dtype != np.float64 and width <= 16 // np.dtype(dtype).itemsize
+]
+
+
+@pytest.mark.parametrize(("dtype", "width"), OF_16_BYTES, ids=lambda one: getattr(one, "__name__", str(one)))
+def test_values_are_rounded_to_the_elements_whose_bits_they_become(dtype, width):
+    values = hard_to_round(dtype) if np.dtype(dtype).itemsize == 2 else odd_values(dtype, 32 * width)
+    for first in range(0, len(values) // (32 * width) * 32 * width, 32 * width):
+        x = values[first : first + 32 * width]
+        y = np.zeros(x.size, dtype)
+        kind = uint32 if y.itemsize == 4 else uint16
+        launch(bits_round_trip(kind, width), 1, 32, x, y, shared_bytes=y.nbytes)
+        with np.errstate(over="ignore"):
+            same(y, x.astype(dtype))
+
+
+@needs.compiler
+def test_bits_are_copied_by_one_load_and_one_store():
+    ptx = compile_ptx(bits_round_trip(uint16, 8), ((np.float32, 1), (BFLOAT16, 1)))
+    assert shapes(ptx, "st") == ["v4.32"]
+    assert ptx.count("cvt.rn.bf16x2.f32") == 4
+    for bits, y, message in (
+        (uint32, np.float16, "store_bits_from needs bits of float16 in integers as wide, but got uint32"),
+        (uint16, np.float32, "store_bits_from needs bits of float32 in integers as wide, but got uint16"),
+    ):
+        with pytest.raises(REFUSED, match=message):
+            compile_ptx(bits_round_trip(bits, 1), ((np.float32, 1), (y, 1)))
+
+
+@needs.compiler
+def test_bits_of_another_size_or_of_more_than_16_bytes_are_not_copied():
+    def copier_of(width):
+        @cuda.jit
+        def copy(x, y):
+            copy_bits(y, 0, x, 0, width)
+
+        return copy
+
+    for width, x, y in ((1, np.uint16, np.float32), (8, np.uint32, np.float32)):
+        message = f"copy_bits copies up to 16 bytes between elements of one size, but got {width} x {x.__name__} for"
+        with pytest.raises(REFUSED, match=message):
+            compile_ptx(copier_of(width), ((x, 1), (y, 1)))
 
 
 def rows_from(dtype, columns, shift):

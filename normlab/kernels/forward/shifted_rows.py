@@ -6,8 +6,8 @@ from normlab.stages.shifted import ShiftedMap
 from normlab.stages.vector import BYTES, WARP, ThreadMap, map_threads, whole_warps
 
 # Numbers without a name are fractions of a copy that LayerNorm of bfloat16 reached on an H100.
-# Columns. 129 columns on an H200: 0.59, one element at a time on an H100 0.18. Most rows of up to 255 come as tiles
-# (`short_rows`), which need copies of four bytes.
+# Columns. 129 columns on an H200: 0.59, one element at a time on an H100 0.18. Most rows of up to 255, and in 16
+# bits of up to 511, come as tiles (`short_rows`), which need copies of four bytes.
 FROM = 128
 SHORTEST = 4  # lanes per row
 # Vectors per thread, by preference: the first that leaves few of all threads' vectors without columns. Three: 1,153

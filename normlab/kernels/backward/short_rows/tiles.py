@@ -27,6 +27,8 @@ OTHERS = (
     Reason(columns_up_to=127, why="1.02 of a copy at 100 columns; pipelined: 0.87"),
     Reason(columns_up_to=255, why="0.82 of a copy at 129 columns and 0.84 at 255; pipelined: 0.50 and 0.66"),
 )
+# Of 16 bits alone, and no multiple of 8 bytes; a longer row's tiles need more shared memory than a block has.
+LONGER = Reason(columns_up_to=451, why="XXX of a copy at 333 columns; pipelined: 0.76 / 0.80")
 # fmt: on
 
 
@@ -38,7 +40,8 @@ def layout_for(n2: int, sizes: tuple[int, int, int], statistics: int) -> Chosen 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input. statistics: as in the layout.
     """
     full = BYTES // max(sizes)
-    reasons = [one.why for one in (OTHERS if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
+    longer = (LONGER,) if max(sizes) == 2 and n2 % (full // 2) else ()
+    reasons = [one.why for one in ((*OTHERS, *longer) if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
     if not reasons:
         return None
     each = -(-n2 // lanes_for(n2))
