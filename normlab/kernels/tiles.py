@@ -135,8 +135,7 @@ class TileLayout(NamedTuple):
     @property
     def resident(self) -> int:
         """Return how many blocks a multiprocessor must have registers for, at least."""
-        more = self.shared_bytes <= RESIDENT_BYTES and self.thread_map.elements <= ELEMENTS
-        return RESIDENT if more else 1
+        return RESIDENT if self.shared_bytes <= RESIDENT_BYTES else 1
 
     @property
     def words(self) -> list[str]:

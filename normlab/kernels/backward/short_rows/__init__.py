@@ -2,16 +2,16 @@
 
 Idea: rows of a few columns leave lanes idle. At one column step 2 uses one lane of a warp, and at two columns the
 pipelined kernel uses one lane of eight. Here a warp copies a tile of rows as a line of memory (`stages.line_tile`).
-Then 1 to 32 lanes own each row, with up to eight columns each, or fifteen of rows longer than 256. A lane has the same
-columns of all its rows, so parameters and columns' sums stay in registers. It takes several rows together, whose sums
-travel through the same shuffles (`stages.warp.sums_of_lanes`). The rows' gradients take the place of dy, and go back
-through shared memory, too. A warp waits for its own copies and its own lanes, never for another warp. Where rows are
-few, all warps of a block take each tile together.
+Then 1 to 32 lanes own each row, with up to eight columns each. A lane has the same columns of all its rows, so
+parameters and columns' sums stay in registers. It takes several rows together, whose sums travel through the same
+shuffles (`stages.warp.sums_of_lanes`). The rows' gradients take the place of dy, and go back through shared memory,
+too. A warp waits for its own copies and its own lanes, never for another warp. Where rows are few, all warps of a block
+take each tile together.
 Moves: dy and the saved array once, grad_input once, and the statistics, which are 8 of 14 bytes at one column of
 bfloat16.
-Bound by: memory; in 16 bits nearly as much by instructions, of which an element takes about 26 (31 columns, SASS).
-Measured: the reasons in `tiles`. On an H200 with 2**26 elements of bfloat16 LayerNorm reached 0.44 of a copy at
-one column, 0.87 at 7, 0.93 at 16 and 0.96 at 64, and RMSNorm 0.66, 0.99, 1.01 and 1.03.
+Bound by: memory; in 16 bits nearly as much by instructions, of which an element takes 14 (RMSNorm, 64 columns) to 24
+(LayerNorm, 7 columns), as Nsight Compute counts them.
+Measured: the reasons in `tiles`, and docs/speed.
 
     tiles      which rows are taken so, and why; `kernels.tiles` has their layout
     rows       a row's two passes, by the lanes that own it

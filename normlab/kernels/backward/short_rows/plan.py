@@ -10,7 +10,7 @@ from normlab.kernels.backward.short_rows.kernel import build
 from normlab.kernels.backward.short_rows.tiles import layout_for, with_larger_tiles
 from normlab.kernels.plan import FLOAT32_ALONE, Chains, Device, PersistentPlan, Plan, Refusal, Work
 from normlab.kernels.problem import BackwardProblem
-from normlab.kernels.tiles import ALIGNED_ROWS, TileLayout, with_smaller_tiles
+from normlab.kernels.tiles import TileLayout, with_smaller_tiles
 from normlab.kernels.words import counted
 from normlab.stages.ahead import NARROWEST
 from normlab.stages.vector import WARP, widest
@@ -30,7 +30,7 @@ FEW_TILES = {True: 8, False: 2}  # tiles per multiprocessor, at most, if a row t
 # Tiles, at most, that one block takes one after another to do all rows. A second tile takes less time than a second
 # kernel if a row takes a whole warp, and more time if it takes less than a warp.
 ALONE = {True: 2, False: 1}
-TILES = 16  # per multiprocessor, at least, if tiles of eight rows are so many
+TILES = 16  # per multiprocessor, at least, before tiles become larger
 FEW_WHY = "so few rows have all warps of a block at each tile: 1,000 x 229 take 7.3 us instead of 9.7 (LayerNorm, H200)"
 
 
@@ -91,9 +91,9 @@ def shared_by_warps(n1: int, layout: TileLayout, device: Device) -> TileLayout:
         return shared
     if needs_one_block:
         return layout
-    # Tiles as large as is fastest, but as many as multiprocessors hold warps, if rows are enough.
+    # Larger tiles, as far as there are as many as multiprocessors hold warps.
     larger = with_larger_tiles(layout, device.shared_bytes)
-    return with_smaller_tiles(larger, n1, TILES * device.multiprocessors, ALIGNED_ROWS)
+    return with_smaller_tiles(larger, n1, TILES * device.multiprocessors, layout.rows)
 
 
 def few_rows_layout(layout: TileLayout) -> TileLayout:

@@ -10,6 +10,8 @@ STAGE_BYTES = 4096  # per stage, about: 16 warps per multiprocessor then have 64
 # columns 0.94 instead of 0.89, 129 columns 0.93 instead of 0.86, 161 columns 0.92 instead of 0.88.
 MOST_BYTES = {False: 8448, True: 14784}
 
+LONGEST = {2: 255, 4: 180}  # columns, by bytes of the widest element: of longer rows the pipelined kernel was measured
+
 # Measured on an H200 with 2**26 elements, LayerNorm of bfloat16 from the saved input, as fractions of a copy that do
 # not count the statistics. An aligned row consists of whole vectors.
 # fmt: off
@@ -25,10 +27,8 @@ OTHERS = (
     Reason(columns_up_to=32, why="0.99 of a copy at 31 columns; fused: 0.23"),
     Reason(columns_up_to=64, why="0.96 of a copy at 63 columns; fused: 0.38"),
     Reason(columns_up_to=127, why="1.02 of a copy at 100 columns; pipelined: 0.87"),
-    Reason(columns_up_to=255, why="0.82 of a copy at 129 columns and 0.84 at 255; pipelined: 0.50 and 0.66"),
+    Reason(columns_up_to=255, why="0.92 of a copy at 129 columns and 0.89 at 255; pipelined: 0.50 and 0.66"),
 )
-# Of 16 bits alone, and no multiple of 8 bytes; a longer row's tiles need more shared memory than a block has.
-LONGER = Reason(columns_up_to=451, why="XXX of a copy at 333 columns; pipelined: 0.76 / 0.80")
 # fmt: on
 
 
@@ -40,9 +40,8 @@ def layout_for(n2: int, sizes: tuple[int, int, int], statistics: int) -> Chosen 
     sizes: bytes of an element of the saved array, of grad_output and of grad_input. statistics: as in the layout.
     """
     full = BYTES // max(sizes)
-    longer = (LONGER,) if max(sizes) == 2 and n2 % (full // 2) else ()
-    reasons = [one.why for one in ((*OTHERS, *longer) if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
-    if not reasons:
+    reasons = [one.why for one in (OTHERS if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
+    if not reasons or n2 > LONGEST[max(sizes)]:
         return None
     each = -(-n2 // lanes_for(n2))
     # No wider than leaves no lane idle. 72 columns: 0.97 of a copy, in whole vectors 0.90.
