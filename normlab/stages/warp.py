@@ -136,8 +136,7 @@ def sums_of_lanes(lanes: int, count: int) -> LaneSums:
 
     lanes, count: powers of two. All 32 lanes of the warp call the functions together.
     """
-    levels, half = lanes.bit_length() - 1, lanes // 2
-    parts = min(lanes, count)
+    parts, half, levels = min(lanes, count), lanes // 2, lanes.bit_length() - 1
     left, sharing, splits = count // parts, lanes // parts, parts.bit_length() - 1
 
     @cuda.jit(device=True)

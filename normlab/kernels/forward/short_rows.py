@@ -52,9 +52,8 @@ TURNS = 8  # rows of a lane group in a tile, at most: of a few columns more woul
 # after another 0.86, when a row had the shuffles to itself.
 AT_ONCE = 64
 WARPS, RESIDENT = 4, 4  # per block, and blocks that registers must hold
-WAVES = (
-    8  # of blocks, at most. 63 columns, one row after another: one 0.81, four 0.85, a block for every few tiles 0.75
-)
+# Of blocks, at most. 63 columns, one row after another: one 0.81, four 0.85, a block for every few tiles 0.75
+WAVES = 8
 # Tiles per multiprocessor, at least, if a row takes a whole warp (True) or less: otherwise tiles are smaller, as far as
 # copies are not. 16,416 x 511 take 14.7 us, with half as many 17.1; 33,288 x 63 7.4 us, with twice as many 8.2, because
 # lane groups wait for each other (`TileLayout.apart`).
