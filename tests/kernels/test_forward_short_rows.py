@@ -211,6 +211,21 @@ def test_plans_of_tiles_fit_a_gpu_and_the_step_s_chains_are_as_long(capability):
             assert any("per tile" in line for line in plan.layout.words)
 
 
+def test_fewer_rows_come_in_smaller_tiles_as_far_as_copies_go():
+    """So that multiprocessors have work: tiles of at least eight rows where rows are many, of two of 511 where few."""
+    device = devices.of((9, 0))
+
+    def layout_of(n1, n2):
+        return STEP.plan(Problem("forward", "layer", n1, n2, "bfloat16"), device).layout
+
+    assert [layout_of(n1, 511).rows for n1 in (10**6, 16_896, 16_000, 8_000, 3_000)] == [8, 8, 4, 2, 2]
+    assert [layout_of(n1, 511).together for n1 in (10**6, 16_000, 8_000)] == [8, 4, 2]
+    for n2 in (3, 31, 63, 127):
+        rows = [layout_of(n1, n2).rows for n1 in (10**7, 2**21 // n2, 2**20 // n2 + 1)]
+        assert rows == sorted(rows, reverse=True)
+        assert 1056 * rows[1] <= 2**21 // n2 + rows[1], "eight tiles per multiprocessor"
+
+
 def test_other_rows_are_no_tiles_forward():
     lengths = {1: "short_rows", 36: "short_rows", 255: "short_rows", 4: "one_barrier", 48: "one_barrier"}
     lengths |= {257: "short_rows", 260: "one_barrier", 511: "short_rows", 513: "one_barrier"}

@@ -290,6 +290,19 @@ def test_few_rows_are_tiles_only_if_many_are():
         assert len(steps) == 1, (n2, device)
 
 
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
+def test_tiles_are_larger_where_rows_are_many_and_a_block_has_the_memory(capability):
+    device = devices.of(capability)
+    for n2, dtype in ((63, "bfloat16"), (119, "bfloat16"), (129, "bfloat16"), (161, "bfloat16"), (129, "float32")):
+        many, fewer = (STEP.plan(Problem("backward", "layer", n1, n2, dtype), device).layout for n1 in (10**7, 17_000))
+        base = tiles.layout_for(n2, (2, 2, 2) if dtype == "bfloat16" else (4, 4, 4), 2).layout
+        assert many.shared_bytes <= device.shared_bytes
+        larger = base._replace(turns=2 * base.turns)
+        fits = larger.shared_bytes <= device.shared_bytes and larger.stage_bytes <= tiles.MOST_BYTES[base.lanes == 32]
+        assert (many.turns > base.turns) == fits, "lane groups would wait for each other"
+        assert fewer.turns == base.turns, "larger tiles would leave warps without one"
+
+
 def turn_place(layout, turn):
     return row_finder(layout).py_func(turn)
 
