@@ -537,7 +537,7 @@ ARGUMENTS = {
     "test_nothing_is_found_in_rows_by_turns": lambda patch: (patch,),
     "test_rows_by_turns_have_the_same_bits": lambda patch: (1281, patch),
     "test_the_elements_of_the_row_are_stored_and_no_others": lambda patch: (BFLOAT16,),
-    "test_few_clusters_take_all_rows_of_all_alignments": lambda patch: (459, 5, False, patch),
+    "test_few_clusters_take_all_rows_of_all_alignments": lambda patch: (259, 5, False, patch),
     "test_odd_rows_of_a_cluster_are_right_and_nothing_is_found": lambda patch: (0, False, patch),
     "test_lines_of_sums_are_written_to_their_ends": lambda patch: (patch,),
     "test_nothing_is_found_in_odd_rows": lambda patch: (False, patch),

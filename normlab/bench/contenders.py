@@ -106,6 +106,6 @@ def load_peers(names: list[str]) -> tuple[list[Contender], dict[str, str]]:
     for name in names:
         try:
             found += PEERS[name]()
-        except Exception as error:  # what an import raises that does not fit the installed PyTorch or GPU may be any
+        except Exception as error:  # a peer that does not fit this PyTorch or GPU may raise anything
             absent[name] = (str(error).splitlines() or [type(error).__name__])[0]
     return found, absent

@@ -19,7 +19,8 @@ WARPS = 8  # per block
 # Pipeline stages per warp: one is read while the other one is filled. Three smaller ones took the backward 1 to 3 %
 # longer.
 STAGES = 2
-# Blocks that a multiprocessor must have registers for, if its shared memory holds as many: three took 1 to 17 % longer.
+# Blocks that a multiprocessor must have registers for, if its shared memory holds as many: three took up to a fifth
+# longer.
 RESIDENT, RESIDENT_BYTES = 2, 113 * 1024
 ALIGNED_ROWS = 8  # rows of any length that are whole vectors of 16 bytes together
 
@@ -184,9 +185,10 @@ def tile_for(n2: int, width: int, sizes: tuple[int, int, int], statistics: int, 
 
 
 def with_smaller_tiles(layout: TileLayout, n1: int, tiles: int, least_rows: int = 1) -> TileLayout:
-    """Return the layout with tiles so small that n1 rows are so many, as far as copies and `least_rows` allow it.
+    """Return the layout with tiles of so few rows that n1 rows are `tiles` of them, or of as few as are allowed.
 
-    The rows of a tile change no bit of a row. In the forward copies may become narrower: the caller chooses them.
+    A tile has `least_rows` or more, and as many bytes as a copy can move: copies may become narrower, and the caller
+    chooses them. How many rows a tile has changes no bit of a row.
     """
     narrowest = min(layout.saved_bytes, layout.result_bytes)
     while -(-n1 // layout.rows) < tiles:

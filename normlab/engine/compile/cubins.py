@@ -137,7 +137,7 @@ def _write(path: Path, entry: str, image: bytes) -> None:
     rest = entry.encode() + b"\n" + image
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.stem}{uuid4().hex}.part")  # not of `tempfile`, whose files no other user may read
+        part = path.with_name(f"{path.stem}{uuid4().hex}.part")  # no other user may read `tempfile`'s
         try:
             part.write_bytes(hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest)
             os.replace(part, path)

@@ -54,9 +54,9 @@ AT_ONCE = 64
 WARPS, RESIDENT = 4, 4  # per block, and blocks that registers must hold
 # Of blocks, at most. 63 columns, one row after another: one 0.81, four 0.85, a block for every few tiles 0.75
 WAVES = 8
-# Tiles per multiprocessor, at least, if a row takes a whole warp (True) or less: otherwise tiles are smaller, as far as
-# copies are not. 16,416 x 511 take 14.7 us, with half as many 17.1; 33,288 x 63 7.4 us, with twice as many 8.2, because
-# lane groups wait for each other (`TileLayout.apart`).
+# Tiles per multiprocessor, at least, if a row takes a whole warp (True) or less. Where rows are too few for that, tiles
+# have fewer of them, as few as the narrowest copy can move. 16,416 x 511 take 14.7 us, with half as many tiles 17.1;
+# 33,288 x 63 take 7.4 us, with twice as many 8.2, because lane groups wait for each other (`TileLayout.apart`).
 TILES = {True: 16, False: 8}
 PARTS = 4  # of a lane's vectors, at most: `sum_of_parts`
 
@@ -70,19 +70,19 @@ class Tiled(NamedTuple):
 
 
 # Measured on an H200 with 2**27 elements of bfloat16, LayerNorm / RMSNorm, as fractions of a copy that do not count the
-# statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. Registers on an H100, which is bound less by
-# instructions. Above `few` tiles are faster with x in L2.
+# statistics: LayerNorm's are 8 of 12 bytes at one column and 8 of 36 at 7. What registers reach was measured on an H100
+# alone, which is bound less by instructions. Above `few` tiles are faster with x in L2.
 # fmt: off
 TILED = (
-    Tiled(columns_up_to=1, few=2**18, why="0.29 / 0.45 of a copy at one column; registers: 0.29 / 0.29"),
-    Tiled(columns_up_to=15, few=2**18, why="0.75 / 0.85 of a copy at 7 columns; registers: 0.43 / 0.52"),
-    Tiled(columns_up_to=31, few=2**18, why="0.90 / 0.94 of a copy at 31 columns"),
-    Tiled(columns_up_to=63, few=2**19, why="0.94 / 0.96 of a copy at 63 columns; registers: 0.46 / 0.57"),
-    Tiled(columns_up_to=127, few=2**20, why="0.96 / 0.96 of a copy at 127 columns; registers: 0.29 / 0.55"),
-    Tiled(columns_up_to=255, few=2**20, why="0.93 / 0.94 of a copy at 255 columns; registers: 0.75 / 0.86"),
+    Tiled(columns_up_to=1, few=2**18, why="0.29 / 0.45 of a copy at one column, H200; registers, H100: 0.29 / 0.29"),
+    Tiled(columns_up_to=15, few=2**18, why="0.75 / 0.85 of a copy at 7 columns, H200; registers, H100: 0.43 / 0.52"),
+    Tiled(columns_up_to=31, few=2**18, why="0.90 / 0.94 of a copy at 31 columns, H200; registers, H100: 0.57 / –"),
+    Tiled(columns_up_to=63, few=2**19, why="0.94 / 0.96 of a copy at 63 columns, H200; registers, H100: 0.46 / 0.57"),
+    Tiled(columns_up_to=127, few=2**20, why="0.96 / 0.96 of a copy at 127 columns, H200; registers, H100: 0.29 / 0.55"),
+    Tiled(columns_up_to=255, few=2**20, why="0.93 / 0.94 of a copy at 255 columns, H200; registers, H100: 0.75 / 0.86"),
 )
-# Rows of 16 bits alone, which are no multiple of 8 bytes. In 32 bits shifted rows are as fast.
-LONGER_TILED = Tiled(columns_up_to=511, few=2**20, why="0.93 / 0.94 of a copy at 333 columns; shifted: 0.85 / 0.87")
+# Rows of 16 bits alone, which are no multiple of 8 bytes (H200). In 32 bits shifted rows are as fast.
+LONGER_TILED = Tiled(columns_up_to=511, few=2**20, why="0.93 / 0.94 of a copy at 333 columns; shifted 0.85 / 0.87")
 # fmt: on
 # Rows of whole vectors stay in registers, except some lengths that leave lanes without a vector. By bytes of an element
 # and whether the norm is RMSNorm; as measured on an H200 with 2**27 elements of 16 bits, or 2**27 bytes of 32 bits.
@@ -93,7 +93,7 @@ UNEVEN = {
     (4, True): (12, 20, 24, 28, 36, 44, 68, 76, 84, 92, 132, 140, 148, 156),
 }
 UNEVEN_TILED = {
-    2: Tiled(columns_up_to=200, few=2**23, why="0.94 / 0.97 of a copy at 104 columns; registers: 0.88 / 0.93; H200"),
+    2: Tiled(columns_up_to=200, few=2**23, why="0.94 of a copy at 104 columns (LayerNorm); registers: 0.88; H200"),
     4: Tiled(columns_up_to=156, few=2**22, why="0.92 / 0.96 of a copy at 20 columns; registers: 0.76 / 0.85; H200"),
 }
 

@@ -52,7 +52,7 @@ class _BatchNorm(_OneNode, torch.nn.modules.batchnorm._BatchNorm):
         """Return batch norm of (N, C, *spatial), of the same shape. BatchNorm1d takes (N, C), too."""
         if not _symbolic(input):
             self._check_input_dim(input)
-        own = True if self.training else self.running_mean is None and self.running_var is None
+        own = bool(self.training) or (self.running_mean is None and self.running_var is None)
         tracked = not self.training or self.track_running_stats
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:

@@ -5,12 +5,13 @@ from normlab.kernels.tiles import Reason, TileLayout, lanes_for, tile_for
 from normlab.stages.vector import BYTES, WARP
 
 STAGE_BYTES = 4096  # per stage, about: 16 warps per multiprocessor then have 64 KB in flight
-# And of many rows where lane groups wait for each other, or a row takes a whole warp (True), whose eight rows are
-# vectors that leave most lanes idle in their last turn. LayerNorm of bfloat16 on an H200, fractions of a copy: 119
-# columns 0.94 instead of 0.89, 129 columns 0.93 instead of 0.86, 161 columns 0.92 instead of 0.88.
+# The same where rows are many, for two reasons. Lane groups of less than a warp (False) wait for each other in small
+# tiles (`TileLayout.apart`). And where a row takes a whole warp (True), a small tile is eight rows: of 129 columns they
+# are 129 vectors, and the last one takes a warp as long as 32 of them. LayerNorm of bfloat16 on an H200, fractions of a
+# copy: 119 columns 0.94 instead of 0.89, 129 columns 0.93 instead of 0.86, 161 columns 0.92 instead of 0.88.
 MOST_BYTES = {False: 8448, True: 14784}
 
-LONGEST = {2: 255, 4: 180}  # columns, by bytes of the widest element: of longer rows the pipelined kernel was measured
+LONGEST_OF_32_BITS = 180  # columns: longer rows were measured in the pipelined kernel alone
 
 # Measured on an H200 with 2**26 elements, LayerNorm of bfloat16 from the saved input, as fractions of a copy that do
 # not count the statistics. An aligned row consists of whole vectors.
@@ -41,7 +42,7 @@ def layout_for(n2: int, sizes: tuple[int, int, int], statistics: int) -> Chosen 
     """
     full = BYTES // max(sizes)
     reasons = [one.why for one in (OTHERS if n2 % full else ALIGNED) if n2 <= one.columns_up_to]
-    if not reasons or n2 > LONGEST[max(sizes)]:
+    if not reasons or (max(sizes) == 4 and n2 > LONGEST_OF_32_BITS):
         return None
     each = -(-n2 // lanes_for(n2))
     # No wider than leaves no lane idle. 72 columns: 0.97 of a copy, in whole vectors 0.90.
