@@ -23,7 +23,7 @@ from normlab.engine import (
     using,
 )
 from normlab.engine.compile.compiler import TypingError
-from normlab.sim import SimulationError, trace
+from normlab.sim import SimulationError, simulate, trace
 
 BFLOAT16 = ml_dtypes.bfloat16
 FLOATS = [np.float16, BFLOAT16, np.float32, np.float64]
@@ -205,6 +205,10 @@ def test_values_are_rounded_to_the_elements_whose_bits_they_become(dtype, width)
         launch(bits_round_trip(kind, width), 1, 32, x, y, shared_bytes=y.nbytes)
         with np.errstate(over="ignore"):
             same(y, x.astype(dtype))
+            for engine in ("vectorised", "scheduler"):
+                z = np.zeros_like(y)
+                simulate(bits_round_trip(kind, width), engine=engine)[1, 32, 0, y.nbytes](x, z)
+                same(z, y)
 
 
 @needs.compiler
